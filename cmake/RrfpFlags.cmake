@@ -1,0 +1,25 @@
+# Compiler flags of our own code, as one interface target.
+add_library(rrfp_flags INTERFACE)
+target_compile_options(rrfp_flags INTERFACE -Wall -Wextra -Wshadow -Wvla
+  $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition>)
+target_compile_definitions(rrfp_flags INTERFACE _GNU_SOURCE RRFP_VERSION_STRING="${PROJECT_VERSION}")
+if(RRFP_WERROR)
+  target_compile_options(rrfp_flags INTERFACE -Werror)
+endif()
+if(RRFP_NATIVE)
+  target_compile_options(rrfp_flags INTERFACE -march=native)
+endif()
+# Math errno and traps only hinder vectorising; value-changing options stay off.
+target_compile_options(rrfp_flags INTERFACE -fno-math-errno -fno-trapping-math)
+if(CMAKE_BUILD_TYPE STREQUAL "Release" OR CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
+  target_compile_options(rrfp_flags INTERFACE -O3)
+endif()
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
+  target_compile_definitions(rrfp_flags INTERFACE RRFP_DEBUG=1)
+endif()
+if(RRFP_SANITIZE)
+  target_compile_options(rrfp_flags INTERFACE -fsanitize=${RRFP_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(rrfp_flags INTERFACE -fsanitize=${RRFP_SANITIZE})
+  target_compile_definitions(rrfp_flags INTERFACE RRFP_SANITIZED=1)
+endif()

@@ -1,0 +1,1 @@
+# cmake --install: library, headers, CLI, man page, pkg-config file, CMake package.

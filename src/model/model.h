@@ -1,0 +1,161 @@
+/*
+ * model.h - a decoder transformer cut into global chunks.
+ *
+ * Two architectures: GPT-2 (pre-LayerNorm, learned positions, GELU, tied or
+ * untied head) and Llama (RMSNorm, RoPE, SwiGLU, grouped-query attention).
+ * Parameters are stored in memory in Hugging Face layout and carry Hugging
+ * Face names, so a checkpoint is a list of them.
+ *
+ * A chunk owns consecutive units of   [embedding] layer 0 .. layer L-1 [head]
+ * and offers forward, backward (input gradient) and wgrad as separate calls.
+ * It keeps no state per microbatch: everything a later call needs lies in two
+ * blocks that the caller owns and keys by (step, chunk, microbatch):
+ *
+ *      forward ──► activation block ──► backward          (freed after backward)
+ *      forward ──► retained block ───► backward ─► wgrad  (freed after wgrad)
+ *
+ * Gradient sums: wgrad *adds* microbatch after microbatch; called in
+ * microbatch order it gives the same bits at any partition.  A tied embedding
+ * has two gradient buffers (embedding side, head side), wherever its ends
+ * live; they are added once per step by the trainer.
+ *
+ * Thread-safety: calls on different chunks may run at the same time; calls on
+ * one chunk may not.  No call allocates after create.
+ */
+#ifndef RRFP_MODEL_H
+#define RRFP_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "rrfp/status.h"
+
+typedef enum rrfp_arch { RRFP_ARCH_GPT2 = 0, RRFP_ARCH_LLAMA = 1 } rrfp_arch;
+
+typedef struct rrfp_model_config {
+    rrfp_arch arch;
+    uint32_t num_layers;
+    uint32_t hidden;
+    uint32_t heads;
+    uint32_t kv_heads;   /* = heads for GPT-2 */
+    uint32_t ffn_hidden; /* 0 = 4*hidden (GPT-2); Llama: must be given or 8/3*hidden rounded to 32 */
+    uint32_t vocab;
+    uint32_t max_positions; /* rows of wpe (GPT-2) */
+    uint32_t seq_length;    /* T */
+    uint32_t micro_batch;   /* B, sequences per microbatch */
+    float norm_eps;
+    float rope_theta;
+    float dropout; /* embedding, attention and residual dropout alike */
+    bool tied;     /* head shares the embedding matrix */
+    bool recompute; /* keep only a layer's input; run its forward again in backward */
+    uint64_t seed;
+} rrfp_model_config;
+
+/* Fills defaults (ffn_hidden, kv_heads, max_positions) and checks; one clear line on error. */
+rrfp_status rrfp_model_config_finish(rrfp_model_config *config, rrfp_error *error);
+
+/* Parameters of the whole model (tied matrix once), and training FLOPs per token (forward +
+ * backward, causal attention halved, head included: Megatron's count). */
+uint64_t rrfp_model_param_count(const rrfp_model_config *config);
+double rrfp_model_flops_per_token(const rrfp_model_config *config);
+
+/*
+ * Partition of [embedding, L layers, head] into `chunks` global chunks: layer
+ * counts differ by at most one, the earlier chunks take the larger share except
+ * that the last takes the smaller (it has the head); the embedding goes to chunk
+ * 0, the head to the last.  More chunks than layers leaves some without layers:
+ * they pass activations through.
+ */
+typedef struct rrfp_chunk_range {
+    uint32_t first_layer, layer_count;
+    bool has_embedding, has_head;
+} rrfp_chunk_range;
+rrfp_status rrfp_model_partition(const rrfp_model_config *config, uint32_t chunks,
+                                 rrfp_chunk_range *ranges, rrfp_error *error);
+/* The same from explicit layer counts; refused unless they add up to num_layers. */
+rrfp_status rrfp_model_partition_explicit(const rrfp_model_config *config, uint32_t chunks,
+                                          const uint32_t *layer_counts,
+                                          rrfp_chunk_range *ranges, rrfp_error *error);
+
+typedef struct rrfp_param {
+    char name[96];         /* Hugging Face name */
+    uint32_t ndim;         /* 1 or 2 */
+    uint64_t dims[2];
+    uint64_t count;        /* floats */
+    uint32_t global_index; /* canonical order over the whole model (fixed, partition-free) */
+    bool decay;            /* weight decay applies (matrices, not norms and biases) */
+    bool tied_copy;        /* head-side view of a tied embedding: same name and global_index,
+                              has its own grad; saved and counted once (the embedding side) */
+    float *value;          /* owned by the chunk */
+    float *grad;           /* owned by the chunk */
+} rrfp_param;
+
+typedef struct rrfp_chunk rrfp_chunk;
+
+typedef struct rrfp_chunk_sizes {
+    uint64_t activation_bytes; /* per microbatch */
+    uint64_t retained_bytes;   /* per microbatch */
+    uint64_t scratch_bytes;    /* per thread, shared by all calls */
+    uint64_t message_floats;   /* B*T*C: input and output activations, and their gradients */
+} rrfp_chunk_sizes;
+
+/*
+ * Creates a chunk with initialised parameters (GPT-2's init: normal 0.02,
+ * residual projections 0.02/sqrt(2L), biases 0, norms 1; drawn by Philox from
+ * (seed, global_index, element), so independent of the partition) and zero
+ * gradients.  `share_embedding`, borrowed, may be the chunk with the embedding
+ * in the same process: a tied head then uses that matrix itself (the gradient
+ * stays separate); NULL gives it a copy of its own with the same values.
+ */
+rrfp_status rrfp_chunk_create(const rrfp_model_config *config, const rrfp_chunk_range *range,
+                              const rrfp_chunk *share_embedding, rrfp_chunk **chunk_out,
+                              rrfp_error *error);
+void rrfp_chunk_destroy(rrfp_chunk *chunk); /* NULL is fine */
+
+const rrfp_chunk_range *rrfp_chunk_get_range(const rrfp_chunk *chunk);
+void rrfp_chunk_get_sizes(const rrfp_chunk *chunk, rrfp_chunk_sizes *sizes);
+size_t rrfp_chunk_param_count(const rrfp_chunk *chunk);
+rrfp_param *rrfp_chunk_param(rrfp_chunk *chunk, size_t index); /* borrowed */
+void rrfp_chunk_zero_grads(rrfp_chunk *chunk);
+
+/* What a call must know of its microbatch.  Everything borrowed. */
+typedef struct rrfp_microbatch {
+    uint64_t step;          /* keys dropout */
+    uint32_t index;         /* keys dropout: microbatch index within the step */
+    bool training;          /* dropout on, keep what backward needs */
+    const int32_t *tokens;  /* B*T; used by a chunk with the embedding */
+    const int32_t *targets; /* B*T, negative = ignored; used by a chunk with the head */
+    float loss_scale;       /* d(total loss)/d(sum of token losses): the only scaling */
+} rrfp_microbatch;
+
+/*
+ * Forward.  `input` (B,T,C) from the chunk before (NULL with the embedding),
+ * `output` (B,T,C) for the next (NULL with the head).  With the head, *loss_sum
+ * gets the sum of token losses (double) and the blocks keep d(logits) already
+ * scaled.  `input` must stay unchanged until backward of this microbatch.
+ * training == false: activation and retained may be used as scratch.
+ */
+void rrfp_chunk_forward(rrfp_chunk *chunk, const rrfp_microbatch *microbatch,
+                        const float *input, float *output, void *activation, void *retained,
+                        void *scratch, double *loss_sum);
+
+/* Input gradient.  `grad_output` NULL with the head; `grad_input` NULL with the embedding
+ * (what wgrad of the embedding needs goes to retained).  grad_input may be grad_output. */
+void rrfp_chunk_backward(rrfp_chunk *chunk, const rrfp_microbatch *microbatch,
+                         const float *input, const float *grad_output, float *grad_input,
+                         void *activation, void *retained, void *scratch);
+
+/* Adds this microbatch's weight gradients to the params' grad. */
+void rrfp_chunk_wgrad(rrfp_chunk *chunk, const rrfp_microbatch *microbatch,
+                      const void *retained, void *scratch);
+
+/*
+ * Logits of positions for generation: runs the chunk's forward without keeping
+ * anything; `logits` (B*T, vocab) is filled by a chunk with the head, NULL else.
+ */
+void rrfp_chunk_infer(rrfp_chunk *chunk, const rrfp_microbatch *microbatch, const float *input,
+                      float *output, void *scratch_activation, void *scratch_retained,
+                      void *scratch, float *logits);
+
+#endif /* RRFP_MODEL_H */

@@ -1,0 +1,86 @@
+/*
+ * trace.h - what every stage did, when, and why it did nothing.
+ *
+ * Each stage appends to its own buffers (no lock, no allocation in a step);
+ * reading is allowed while no step runs.  Times are CLOCK_MONOTONIC ns.
+ */
+#ifndef RRFP_TRACE_H
+#define RRFP_TRACE_H
+
+#include "rrfp/stage.h"
+
+typedef struct rrfp_trace_task {
+    uint64_t ready_ns, start_ns, end_ns; /* ready: all inputs here */
+    uint64_t step;
+    rrfp_task task;
+    uint32_t global_chunk;
+    bool out_of_hint;
+} rrfp_trace_task;
+
+typedef struct rrfp_trace_message {
+    uint64_t sent_ns, arrived_ns;
+    uint64_t step;
+    uint32_t source_stage, destination_stage;
+    uint32_t source_global_chunk, destination_global_chunk;
+    uint32_t microbatch;
+    uint32_t bytes;
+    uint8_t kind; /* RRFP_F or RRFP_B */
+} rrfp_trace_message;
+
+/* Idle reasons of the machine, and those only the driver knows. */
+typedef enum rrfp_trace_idle {
+    RRFP_TRACE_IDLE_BUDGET = 0, /* RRFP_IDLE_BUDGET */
+    RRFP_TRACE_IDLE_ORDER,
+    RRFP_TRACE_IDLE_INPUT_F,
+    RRFP_TRACE_IDLE_INPUT_B,
+    RRFP_TRACE_IDLE_DRAIN,
+    RRFP_TRACE_IDLE_COLLECTIVE, /* waits for other stages at the end of a step */
+    RRFP_TRACE_IDLE_COUNT
+} rrfp_trace_idle;
+const char *rrfp_trace_idle_name(rrfp_trace_idle reason); /* "no_input_f", ... stable JSON keys */
+
+typedef struct rrfp_trace_gap {
+    uint64_t start_ns, end_ns, step;
+    rrfp_trace_idle reason;
+} rrfp_trace_gap;
+
+typedef struct rrfp_trace rrfp_trace;
+
+typedef struct rrfp_trace_totals { /* per stage, over all steps, kept even when not recording */
+    uint64_t busy_ns;      /* in tasks */
+    uint64_t optimizer_ns; /* norm + update */
+    uint64_t idle_ns[RRFP_TRACE_IDLE_COUNT];
+    uint64_t tasks, out_of_hint;
+} rrfp_trace_totals;
+
+/* `record` false keeps totals only.  `steps_hint` x tasks sizes the buffers; they grow only
+ * between steps. */
+rrfp_status rrfp_trace_create(const rrfp_shape *shape, bool record, rrfp_trace **out,
+                              rrfp_error *error);
+void rrfp_trace_destroy(rrfp_trace *trace);
+/* Between steps, on the stage's own thread: makes room for one more step. */
+rrfp_status rrfp_trace_reserve(rrfp_trace *trace, uint32_t stage, rrfp_error *error);
+void rrfp_trace_add_task(rrfp_trace *trace, uint32_t stage, const rrfp_trace_task *task);
+void rrfp_trace_add_message(rrfp_trace *trace, uint32_t receiving_stage,
+                            const rrfp_trace_message *message);
+void rrfp_trace_add_gap(rrfp_trace *trace, uint32_t stage, const rrfp_trace_gap *gap);
+void rrfp_trace_add_optimizer(rrfp_trace *trace, uint32_t stage, uint64_t step,
+                              uint64_t start_ns, uint64_t end_ns);
+const rrfp_trace_totals *rrfp_trace_get_totals(const rrfp_trace *trace, uint32_t stage);
+
+/* Labels for the files below; all borrowed during the call. */
+typedef struct rrfp_trace_labels { const char *order, *hint, *title; } rrfp_trace_labels;
+
+/*
+ * Chrome trace events that Perfetto opens: pid 0, one track per stage plus one
+ * for its idle gaps; complete slices named like "F 3" with kind, chunk,
+ * microbatch, step, ready time and wait in args; flow arrows for messages.
+ * Written to a temporary file and renamed.
+ */
+rrfp_status rrfp_trace_write_chrome(const rrfp_trace *trace, const rrfp_trace_labels *labels,
+                                    const char *path, rrfp_error *error);
+/* A picture of one step: a row per stage, F blue, B green, W orange, microbatch in the box. */
+rrfp_status rrfp_trace_write_svg(const rrfp_trace *trace, const rrfp_trace_labels *labels,
+                                 uint64_t step, const char *path, rrfp_error *error);
+
+#endif /* RRFP_TRACE_H */

@@ -1,0 +1,115 @@
+/*
+ * transport.h - messages between stages.
+ *
+ * Every message carries its identity in a fixed 64-byte header; nothing is
+ * matched by position or by peer.
+ *
+ *   0        4    6    8                16        24
+ *   +--------+----+----+----------------+---------+------------------
+ *   | magic  |ver |kind| run id         | step    | src stage, chunk, dst stage, chunk,
+ *   +--------+----+----+----------------+---------+ microbatch, dtype, ndim, dims[3],
+ *                                                   payload bytes, checksum of the header
+ *
+ * An endpoint belongs to one stage.  send() never waits for the receiver: the
+ * payload stays the sender's until RRFP_TRANSPORT_SENT reports it, and a
+ * receive never stands in the way of a send.  The receiver owns a payload from
+ * RRFP_TRANSPORT_ARRIVED until it gives it back with release().
+ */
+#ifndef RRFP_TRANSPORT_H
+#define RRFP_TRANSPORT_H
+
+#include "rrfp/task.h"
+
+enum { RRFP_MESSAGE_MAGIC = 0x50465252 /* "RRFP" */, RRFP_MESSAGE_VERSION = 1,
+       RRFP_MESSAGE_HEADER_BYTES = 64 };
+
+typedef enum rrfp_message_dtype { RRFP_MESSAGE_F32 = 1, RRFP_MESSAGE_BF16 = 2 } rrfp_message_dtype;
+
+typedef struct rrfp_message_header { /* exactly 64 bytes, little-endian */
+    uint32_t magic;
+    uint8_t version;
+    uint8_t kind; /* RRFP_F: activation for the next chunk; RRFP_B: gradient for the one before */
+    uint8_t dtype;
+    uint8_t ndim; /* 3: B, T, C */
+    uint64_t run_id;
+    uint64_t step;
+    uint16_t source_stage, source_chunk, destination_stage, destination_chunk;
+    uint32_t microbatch;
+    uint32_t dims[3];
+    uint32_t payload_bytes;
+    uint32_t checksum; /* of the 60 bytes before it */
+} rrfp_message_header;
+
+/* Completes magic, version and checksum. */
+void rrfp_message_header_seal(rrfp_message_header *header);
+
+/* What a receiver expects; built from the plan, never from the message. */
+typedef struct rrfp_message_expectation {
+    rrfp_shape shape;
+    uint64_t run_id, step; /* the current step; the next one is accepted too, see below */
+    uint32_t stage;
+    uint8_t dtype;
+    uint32_t dims[3];
+} rrfp_message_expectation;
+
+/*
+ * Checks every field against the plan, naming the first that is wrong with its
+ * value and the expected one.  step + 1 is legal (a peer may run ahead across
+ * the step's end) and reported in *next_step.
+ */
+rrfp_status rrfp_message_header_check(const rrfp_message_header *header,
+                                      const rrfp_message_expectation *expect, bool *next_step,
+                                      rrfp_error *error);
+
+typedef enum rrfp_transport_event_kind {
+    RRFP_TRANSPORT_ARRIVED,
+    RRFP_TRANSPORT_SENT
+} rrfp_transport_event_kind;
+
+typedef struct rrfp_transport_event {
+    rrfp_transport_event_kind kind;
+    rrfp_message_header header;
+    void *payload;    /* ARRIVED: the receiver's until release(); SENT: the sender's buffer */
+    uint64_t time_ns; /* CLOCK_MONOTONIC when it happened */
+    uint64_t sent_ns; /* ARRIVED: when the sender called send() */
+} rrfp_transport_event;
+
+typedef struct rrfp_transport rrfp_transport; /* one endpoint */
+
+typedef struct rrfp_transport_ops {
+    rrfp_status (*send)(rrfp_transport *, const rrfp_message_header *, const void *payload,
+                        rrfp_error *);
+    /* Takes one event; returns false at once when there is none. */
+    bool (*poll)(rrfp_transport *, rrfp_transport_event *);
+    /* Sleeps until an event is there, wake() is called, or `timeout_ns` passed. */
+    void (*wait)(rrfp_transport *, uint64_t timeout_ns);
+    void (*release)(rrfp_transport *, void *payload);
+    /* From any thread: makes wait() of this endpoint return. */
+    void (*wake)(rrfp_transport *);
+    void (*destroy)(rrfp_transport *);
+} rrfp_transport_ops;
+
+struct rrfp_transport { const rrfp_transport_ops *ops; };
+
+/* Delay of a message in seconds, for injected link jitter; called on the sender's thread. */
+typedef double (*rrfp_link_delay_fn)(void *context, const rrfp_message_header *header);
+
+typedef struct rrfp_inproc_config {
+    uint32_t stages;
+    uint64_t payload_bytes;        /* of every message, at most */
+    const uint32_t *receive_slots; /* per stage: payload buffers it must hold at most */
+    rrfp_link_delay_fn link_delay; /* NULL: delivered at once */
+    void *link_delay_context;
+    bool poison; /* fill released buffers with NaN */
+} rrfp_inproc_config;
+
+/*
+ * Endpoints of all stages of one process: lock-free multi-producer queues,
+ * payloads copied once into a buffer of the receiver when they are delivered,
+ * a delivery thread only when link_delay is given.  `endpoints` has room for
+ * `stages` pointers; destroying the last endpoint frees what they share.
+ */
+rrfp_status rrfp_inproc_create(const rrfp_inproc_config *config, rrfp_transport **endpoints,
+                               rrfp_error *error);
+
+#endif /* RRFP_TRANSPORT_H */
