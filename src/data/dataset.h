@@ -1,7 +1,7 @@
 /*
  * dataset.h - token streams from files, and which sample comes next.
  *
- * Inputs, told apart by content, not by name:
+ * Inputs, told apart by content (but a .bin or .idx file is never text):
  *   text            any file(s); encoded with the tokenizer at open
  *   Megatron        PREFIX.bin + PREFIX.idx (give PREFIX or either file)
  *   llm.c shards    .bin with magic 20240520 (GPT-2, u16) or 20240801 (Llama 3, u32)
@@ -47,7 +47,8 @@ uint64_t rrfp_dataset_samples(const rrfp_dataset *dataset, rrfp_split split);
  * Entropy in nats of the token frequencies of the training split: the loss of a
  * model that knows only them.  Counts at most the first 50 million tokens, so
  * that it stays quick on any file; tokens outside the vocabulary are left out
- * (drawing their sample is the error).  Computed anew by each call.
+ * (drawing their sample is the error).  Computed anew by each call; NaN when
+ * there is no memory to count in.
  */
 double rrfp_dataset_unigram_entropy(const rrfp_dataset *dataset);
 /* Format seen, "text", "megatron" or "llm.c". */
