@@ -115,6 +115,13 @@ static rrfp_status set_value(const rrfp_option *option, rrfp_options *options, c
 {
     char text[64];
 
+    if (value->in_array && value->array_count == 0 &&
+        (option->type == RRFP_OPTION_LIST || option->type == RRFP_OPTION_PATHS)) {
+        /* visit() has emptied the paths already. */
+        return option->type == RRFP_OPTION_PATHS
+                   ? RRFP_OK
+                   : rrfp_option_set(option, options, place, "", error);
+    }
     if (!type_fits(option, value)) {
         return wrong_type(place, value, wanted_type(option), error);
     }
