@@ -329,11 +329,6 @@ static bool ranks_before(rrfp_task a, rrfp_task b)
     return a.microbatch < b.microbatch;
 }
 
-static uint32_t class_of(uint8_t kind)
-{
-    return kind == RRFP_F ? RRFP_CLASS_F : kind == RRFP_W ? RRFP_CLASS_W : RRFP_CLASS_B;
-}
-
 /* *unsafe: a ready task of the window was refused for the budgets. */
 static bool choose_in_window(const rrfp_stage *stage, rrfp_choice *choice, bool *unsafe)
 {
@@ -352,7 +347,7 @@ static bool choose_in_window(const rrfp_stage *stage, rrfp_choice *choice, bool 
         rrfp_task entry = stage->order[place];
         rrfp_task task;
         if (entry_ready(stage, entry, &task)) {
-            uint32_t class = class_of(task.kind);
+            uint32_t class = rrfp_stage_class(task.kind);
             if (!replay_safe(stage, &r, (rrfp_kind)task.kind, task.chunk)) {
                 *unsafe = true;
             } else if (!has[class] || (stage->rule != RRFP_RULE_LIST &&

@@ -150,6 +150,11 @@ rrfp_status rrfp_stage_order_build(rrfp_stage *stage, const rrfp_stage_config *c
 bool rrfp_arbiter_choose(const rrfp_stage *stage, rrfp_choice *choice);
 rrfp_idle_reason rrfp_arbiter_idle_reason(const rrfp_stage *stage);
 
+static inline uint32_t rrfp_stage_class(uint8_t kind)
+{
+    return kind == RRFP_F ? RRFP_CLASS_F : kind == RRFP_W ? RRFP_CLASS_W : RRFP_CLASS_B;
+}
+
 static inline size_t rrfp_stage_item(const rrfp_stage *stage, uint32_t chunk, uint32_t microbatch)
 {
     return (size_t)chunk * stage->shape.microbatches + microbatch;
