@@ -58,7 +58,8 @@ static rrfp_status check_complete(const rrfp_stage *stage, const uint8_t *seen, 
     for (uint32_t k = 0; k < count; k++) {
         for (uint32_t c = 0; c < shape->chunks; c++) {
             for (uint32_t m = 0; m < shape->microbatches; m++) {
-                if (!(seen[rrfp_stage_item(stage, c, m)] & 1u << rrfp_stage_class((uint8_t)kinds[k]))) {
+                if (!(seen[rrfp_stage_item(stage, c, m)] &
+                      1u << rrfp_stage_class((uint8_t)kinds[k]))) {
                     return rrfp_error_set(error, RRFP_ERR_INVALID,
                                           "stage %u: the order lacks %s of chunk %u, microbatch "
                                           "%u; every task must appear once",
@@ -204,17 +205,16 @@ static rrfp_status check_budgets(const rrfp_stage *stage, const walk *w,
         if (w->peak_at[i] != NO_ENTRY) {
             rrfp_task entry = config->order[w->peak_at[i]];
             uint64_t chunks = stage->shape.chunks;
-            uint64_t least = i == RRFP_LEDGER_SLOTS ? (w->peak[i] + chunks - 1) / chunks
-                                                    : w->peak[i];
+            uint64_t least =
+                i == RRFP_LEDGER_SLOTS ? (w->peak[i] + chunks - 1) / chunks : w->peak[i];
             uint64_t given = i == RRFP_LEDGER_SLOTS ? config->budget.max_inflight
                                                     : config->budget.max_inflight_bytes;
-            return rrfp_error_set(error, RRFP_ERR_INFEASIBLE,
-                                  "stage %u: entry %zu of the committed order, %s of chunk %u, "
-                                  "microbatch %u, does not fit %s %llu; the order needs %llu",
-                                  stage->stage, w->peak_at[i] + 1,
-                                  rrfp_kind_name((rrfp_kind)entry.kind), entry.chunk,
-                                  entry.microbatch, names[i], (unsigned long long)given,
-                                  (unsigned long long)least);
+            return rrfp_error_set(
+                error, RRFP_ERR_INFEASIBLE,
+                "stage %u: entry %zu of the committed order, %s of chunk %u, "
+                "microbatch %u, does not fit %s %llu; the order needs %llu",
+                stage->stage, w->peak_at[i] + 1, rrfp_kind_name((rrfp_kind)entry.kind), entry.chunk,
+                entry.microbatch, names[i], (unsigned long long)given, (unsigned long long)least);
         }
     }
     if (w->pending_at != NO_ENTRY) {
@@ -223,8 +223,8 @@ static rrfp_status check_budgets(const rrfp_stage *stage, const walk *w,
                               "stage %u: entry %zu of the committed order, %s of chunk %u, "
                               "microbatch %u, does not fit max_pending_w %u; the order needs %u",
                               stage->stage, w->pending_at + 1,
-                              rrfp_kind_name((rrfp_kind)entry.kind), entry.chunk,
-                              entry.microbatch, stage->pending_limit, w->pending_peak);
+                              rrfp_kind_name((rrfp_kind)entry.kind), entry.chunk, entry.microbatch,
+                              stage->pending_limit, w->pending_peak);
     }
     return RRFP_OK;
 }

@@ -29,7 +29,7 @@ static bool in_quick_matrix(const pipe_setup *u)
     uint32_t pieces = u->shape.stages * u->shape.chunks;
     uint32_t M = u->shape.microbatches;
 #ifdef RRFP_SANITIZED
-    return pieces * M <= 6;
+    return pieces * M <= 8;
 #else
     if (pieces == 4 && M == 4) {
         return u->max_inflight == 2 && u->max_pending_w == 1;
@@ -226,15 +226,15 @@ static void test_forward_only(void **state)
     totals t = {0};
     for (uint32_t P = 1; P <= 3; P++) {
         for (uint32_t placed = 0; placed < 3; placed++) {
-            pipe_setup u = {.shape = {.stages = P,
-                                      .chunks = placed == 0 ? 1 : 2,
-                                      .microbatches = 4,
-                                      .placement =
-                                          placed == 2 ? RRFP_PLACEMENT_V : RRFP_PLACEMENT_LOOPED},
-                            .rule = RRFP_RULE_BF,
-                            .forward_only = true,
-                            .distance = RRFP_DISTANCE_UNBOUNDED,
-                            .max_inflight = 1};
+            pipe_setup u = {
+                .shape = {.stages = P,
+                          .chunks = placed == 0 ? 1 : 2,
+                          .microbatches = 4,
+                          .placement = placed == 2 ? RRFP_PLACEMENT_V : RRFP_PLACEMENT_LOOPED},
+                .rule = RRFP_RULE_BF,
+                .forward_only = true,
+                .distance = RRFP_DISTANCE_UNBOUNDED,
+                .max_inflight = 1};
             run(&u, false, &t);
             u.rule = RRFP_RULE_LIST;
             u.distance = 0;
@@ -253,16 +253,16 @@ static void test_unreduced(void **state)
     totals t = {0};
     for (uint32_t P = 2; P <= (full_matrix() ? 3u : 2u); P++) {
         for (uint32_t placed = 0; placed < 3; placed++) {
-            pipe_setup u = {.shape = {.stages = P,
-                                      .chunks = placed == 0 ? 1 : 2,
-                                      .microbatches = 2,
-                                      .placement =
-                                          placed == 2 ? RRFP_PLACEMENT_V : RRFP_PLACEMENT_LOOPED},
-                            .split = true,
-                            .rule = RRFP_RULE_BFW,
-                            .distance = RRFP_DISTANCE_UNBOUNDED,
-                            .max_inflight = 2,
-                            .max_pending_w = 1};
+            pipe_setup u = {
+                .shape = {.stages = P,
+                          .chunks = placed == 0 ? 1 : 2,
+                          .microbatches = 2,
+                          .placement = placed == 2 ? RRFP_PLACEMENT_V : RRFP_PLACEMENT_LOOPED},
+                .split = true,
+                .rule = RRFP_RULE_BFW,
+                .distance = RRFP_DISTANCE_UNBOUNDED,
+                .max_inflight = 2,
+                .max_pending_w = 1};
             run(&u, true, &t);
             u.split = false;
             u.rule = RRFP_RULE_FB;
@@ -276,9 +276,9 @@ static void test_unreduced(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules),  cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_bytes),  cmocka_unit_test(test_committed_orders),
-        cmocka_unit_test(test_unreduced), cmocka_unit_test(test_forward_only),
+        cmocka_unit_test(test_rules),        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_committed_orders),
+        cmocka_unit_test(test_unreduced),    cmocka_unit_test(test_forward_only),
         cmocka_unit_test(test_three_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

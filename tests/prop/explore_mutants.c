@@ -16,6 +16,7 @@
 #include "core/ledger.c"
 #include "core/order.c"
 #include "core/stage.c"
+#include "core/stage_events.c"
 
 #include "support/explorer.h"
 #include "support/orders.h"

@@ -124,10 +124,9 @@ static void try_bad_event(pipeline *p, uint64_t *seed)
     uint32_t s = test_below(seed, shape->stages);
     uint32_t c = test_below(seed, shape->chunks + 1);
     uint32_t m = test_below(seed, shape->microbatches + 1);
-    rrfp_event event = {.kind = (rrfp_event_kind)test_below(seed, 3),
-                        .task = {.kind = (uint8_t)test_below(seed, 5),
-                                 .chunk = (uint16_t)c,
-                                 .microbatch = m}};
+    rrfp_event event = {
+        .kind = (rrfp_event_kind)test_below(seed, 3),
+        .task = {.kind = (uint8_t)test_below(seed, 5), .chunk = (uint16_t)c, .microbatch = m}};
     if (plausible(p, s, &event)) {
         return;
     }

@@ -39,10 +39,16 @@ static inline uint64_t order_key(order_style style, uint32_t kind, uint32_t g, u
     case ORDER_SEQUENTIAL:
         return (uint64_t)m << 32 | depth << 1 | (kind == RRFP_W);
     case ORDER_GPIPE:
-        return (uint64_t)(kind == RRFP_F ? 0 : kind == RRFP_W ? 2 : 1) << 48 |
+        return (uint64_t)(kind == RRFP_F   ? 0
+                          : kind == RRFP_W ? 2
+                                           : 1)
+                   << 48 |
                (uint64_t)m << 16 | depth;
     case ORDER_1F1B:
-        return (uint64_t)(kind == RRFP_F ? (few ? 2 : 3) : kind == RRFP_W ? 1 : 0) << 48 |
+        return (uint64_t)(kind == RRFP_F   ? (few ? 2 : 3)
+                          : kind == RRFP_W ? 1
+                                           : 0)
+                   << 48 |
                (uint64_t)m << 16 | depth;
     default:
         return test_random(seed) >> 8;
@@ -88,9 +94,9 @@ static inline void orders_make(pipe_setup *u, order_style style, uint64_t seed)
                     kinds > 2 && (own & 2) && !(own & 4),
                 };
                 for (uint32_t k = 0; k < 3; k++) {
-                    uint64_t key = can[k] ? order_key(style, k, g, m, pieces,
-                                                      flying[s] < (P - s) * V, &seed)
-                                          : UINT64_MAX;
+                    uint64_t key =
+                        can[k] ? order_key(style, k, g, m, pieces, flying[s] < (P - s) * V, &seed)
+                               : UINT64_MAX;
                     if (key < least) {
                         least = key;
                         task = (rrfp_task){.kind = (uint8_t)(k == 1 && !u->split ? RRFP_BW : k),
@@ -102,8 +108,9 @@ static inline void orders_make(pipe_setup *u, order_style style, uint64_t seed)
                 }
             }
         }
-        done[piece * M + task.microbatch] |=
-            (uint8_t)(task.kind == RRFP_F ? 1 : task.kind == RRFP_W ? 4 : 2);
+        done[piece * M + task.microbatch] |= (uint8_t)(task.kind == RRFP_F   ? 1
+                                                       : task.kind == RRFP_W ? 4
+                                                                             : 2);
         flying[stage] += task.kind == RRFP_F;
         flying[stage] -= task.kind == RRFP_B || task.kind == RRFP_BW;
         u->orders[stage][u->order_counts[stage]++] = task;
@@ -184,12 +191,12 @@ static inline order_needs orders_need(const pipe_setup *u)
                     b += (t.kind == RRFP_B || t.kind == RRFP_BW) && t.chunk == c;
                 }
                 here.slots += f - b;
-                here.bytes += (f - b) * u->activation[c] +
-                              (f - (u->forward_only ? 0 : w)) * u->retained[c];
+                here.bytes +=
+                    (f - b) * u->activation[c] + (f - (u->forward_only ? 0 : w)) * u->retained[c];
                 bool fuses = now.kind == RRFP_BW && orders_w_done(u, s, c, n + 1) > w;
                 here.pending_w += b - w;
-                here.pending_w += now.chunk == c &&
-                                  (now.kind == RRFP_B || (now.kind == RRFP_BW && !fuses));
+                here.pending_w +=
+                    now.chunk == c && (now.kind == RRFP_B || (now.kind == RRFP_BW && !fuses));
             }
             bool backward = now.kind == RRFP_B || now.kind == RRFP_BW;
             most.slots = here.slots > most.slots ? here.slots : most.slots;

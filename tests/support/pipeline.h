@@ -63,7 +63,7 @@ typedef struct pipe_setup {
 typedef struct pipeline {
     pipe_setup setup;
     rrfp_stage *machine[PIPE_MAX_STAGES];
-    uint32_t *word;  /* P*V*M tasks, then P stages */
+    uint32_t *word; /* P*V*M tasks, then P stages */
     uint32_t words;
     char fault[512]; /* what the referee found; empty: nothing */
     unsigned long starts;
@@ -256,8 +256,8 @@ static inline void pipe_on_start(pipeline *p, uint32_t s, rrfp_task task)
         *cell |= task.kind == RRFP_BW ? (uint32_t)(B_START | W_START | FUSED) : B_START;
         break;
     }
-    if ((task.kind == RRFP_W || task.kind == RRFP_BW) &&
-        u->accumulate == RRFP_ACCUMULATE_ORDERED && !pipe_w_turn(p, s, c, m)) {
+    if ((task.kind == RRFP_W || task.kind == RRFP_BW) && u->accumulate == RRFP_ACCUMULATE_ORDERED &&
+        !pipe_w_turn(p, s, c, m)) {
         pipe_fault(p, "stage %u: %s(%u,%u) before an older microbatch", s, name, c, m);
     }
     *word |= STAGE_RUNS | (uint32_t)task.kind << 26 | (uint32_t)c << 18 | m;
@@ -444,20 +444,18 @@ static inline void pipe_deliver(pipeline *p, uint32_t s, uint32_t c, uint32_t m,
 {
     uint32_t *cell = pipe_cell(p, s, c, m);
     *cell = (*cell & ~bit) | (bit == MSG_F ? GOT_F : GOT_B);
-    pipe_feed(p, s, RRFP_EVENT_INPUT,
-              (rrfp_task){.kind = bit == MSG_F ? RRFP_F : RRFP_B,
-                          .chunk = (uint16_t)c,
-                          .microbatch = m});
+    pipe_feed(
+        p, s, RRFP_EVENT_INPUT,
+        (rrfp_task){.kind = bit == MSG_F ? RRFP_F : RRFP_B, .chunk = (uint16_t)c, .microbatch = m});
 }
 
 /* bit: OUT_F or OUT_B */
 static inline void pipe_sent(pipeline *p, uint32_t s, uint32_t c, uint32_t m, uint32_t bit)
 {
     *pipe_cell(p, s, c, m) &= ~bit;
-    pipe_feed(p, s, RRFP_EVENT_SEND_COMPLETED,
-              (rrfp_task){.kind = bit == OUT_F ? RRFP_F : RRFP_B,
-                          .chunk = (uint16_t)c,
-                          .microbatch = m});
+    pipe_feed(
+        p, s, RRFP_EVENT_SEND_COMPLETED,
+        (rrfp_task){.kind = bit == OUT_F ? RRFP_F : RRFP_B, .chunk = (uint16_t)c, .microbatch = m});
 }
 
 /* Nothing can happen any more: is everything done and every buffer free? */
