@@ -167,4 +167,33 @@ static inline float rrfp_lane_max(const float *x, size_t count)
     return max;
 }
 
+#if defined(__clang__)
+#define RRFP_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define RRFP_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (rrfp_v8i){__VA_ARGS__})
+#endif
+
+/* out(j,i) = in(i,j): exchanges single elements, then pairs, then halves. */
+static inline void rrfp_transpose_8x8(const float *in, size_t in_stride, float *out,
+                                      size_t out_stride)
+{
+    rrfp_v8 r[8], s[8];
+    for (size_t i = 0; i < 8; i++)
+        r[i] = *(const rrfp_v8 *)(in + i * in_stride);
+    for (int i = 0; i < 8; i += 2) {
+        s[i] = RRFP_SHUFFLE(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        s[i + 1] = RRFP_SHUFFLE(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+    for (int i = 0; i < 8; i += i % 2 ? 3 : 1) {
+        r[i] = RRFP_SHUFFLE(s[i], s[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+        r[i + 2] = RRFP_SHUFFLE(s[i], s[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+    for (int i = 0; i < 4; i++) {
+        s[i] = RRFP_SHUFFLE(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        s[i + 4] = RRFP_SHUFFLE(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+    for (size_t i = 0; i < 8; i++)
+        *(rrfp_v8 *)(out + i * out_stride) = s[i];
+}
+
 #endif /* RRFP_KERNELS_VEC_H */
