@@ -28,7 +28,7 @@ static const char *next_field(const char **rest, size_t *left, size_t *bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const extra[] = {"aa", "ab", "aab", "aaaa", "\xc4\xa0" "a", "ba"};
+    static const char *const extra[] = {"aa", "ab", "aab", "aaaa", ("\xc4\xa0" "a"), "ba"};
     static char built_in[8192];
     const char *rest = (const char *)data;
     size_t left = size, vocab_bytes = 0, merges_bytes = 0;
