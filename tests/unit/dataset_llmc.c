@@ -103,7 +103,8 @@ static void damaged_shards_are_refused(void **state)
     refuse_file(write_file("s.bin", buffer.bytes, buffer.count), RRFP_ERR_FORMAT, "s.bin",
                 "version 1; version 7");
     buffer = shard(20240520, 1, 4);
-    refuse_file(write_file("s.bin", buffer.bytes, 1023), RRFP_ERR_FORMAT, "s.bin", "header of 1024");
+    refuse_file(write_file("s.bin", buffer.bytes, 1023), RRFP_ERR_FORMAT, "s.bin",
+                "header of 1024");
     put(&buffer, 0, 8);
     refuse_file(write_file("s.bin", buffer.bytes, buffer.count - 1), RRFP_ERR_FORMAT, "s.bin",
                 "token count 4 means 1032");
@@ -130,9 +131,12 @@ static void other_bin_files_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2_shards_hold_16_bits),    cmocka_unit_test(llama_shards_hold_32_bits),
-        cmocka_unit_test(format_is_told),              cmocka_unit_test(shards_join_in_order),
-        cmocka_unit_test(damaged_shards_are_refused),  cmocka_unit_test(other_bin_files_are_refused),
+        cmocka_unit_test(gpt2_shards_hold_16_bits),
+        cmocka_unit_test(llama_shards_hold_32_bits),
+        cmocka_unit_test(format_is_told),
+        cmocka_unit_test(shards_join_in_order),
+        cmocka_unit_test(damaged_shards_are_refused),
+        cmocka_unit_test(other_bin_files_are_refused),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

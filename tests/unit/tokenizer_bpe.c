@@ -196,7 +196,8 @@ static void any_bytes_come_back(void **state)
 }
 
 /* The definition, on strings: find the best pair, merge it everywhere, again. */
-static size_t brute_force(const char *text, char parts[][40], char rules[][2][40], size_t rule_count)
+static size_t brute_force(const char *text, char parts[][40], char rules[][2][40],
+                          size_t rule_count)
 {
     size_t count = strlen(text);
 
