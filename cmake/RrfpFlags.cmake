@@ -23,3 +23,7 @@ if(RRFP_SANITIZE)
   target_link_options(rrfp_flags INTERFACE -fsanitize=${RRFP_SANITIZE})
   target_compile_definitions(rrfp_flags INTERFACE RRFP_SANITIZED=1)
 endif()
+if(RRFP_FUZZ)
+  # Coverage of the whole library guides the fuzzers; only their own targets link a driver.
+  target_compile_options(rrfp_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
