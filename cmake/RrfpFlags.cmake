@@ -23,3 +23,8 @@ if(RRFP_SANITIZE)
   target_link_options(rrfp_flags INTERFACE -fsanitize=${RRFP_SANITIZE})
   target_compile_definitions(rrfp_flags INTERFACE RRFP_SANITIZED=1)
 endif()
+if(RRFP_FUZZ)
+  # Coverage for libFuzzer in all of our code; its main() only in the fuzz targets.
+  target_compile_options(rrfp_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(rrfp_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()

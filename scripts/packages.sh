@@ -22,6 +22,7 @@ build_packages=(
 )
 check_packages=(
     clang:clang
+    libomp-dev # OpenMP for clang
     clang-tidy:clang-tidy
     cppcheck:cppcheck
     python3:python3
