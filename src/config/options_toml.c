@@ -172,7 +172,7 @@ static rrfp_status unknown_key(const char *place, const char *key, rrfp_error *e
                           "%.160s: unknown option; docs/flags.md lists them all", place);
 }
 
-static rrfp_status given_twice(const reader *r, size_t row, const char *table, const char *key,
+static rrfp_status given_twice(const reader *r, size_t row, const char *table, const char *name,
                                uint32_t line, rrfp_error *error)
 {
     const char *tables[2] = {r->seen_table[row], table};
@@ -182,7 +182,7 @@ static rrfp_status given_twice(const reader *r, size_t row, const char *table, c
     return rrfp_error_set(error, RRFP_ERR_INVALID,
                           "%.80s:%" PRIu32 ": %.60s: given twice, here %s%.60s%s and on line %" PRIu32
                           " %s%.60s%s; keep one",
-                          r->name, lines[later], key, tables[later][0] ? "in [" : "at the top",
+                          r->name, lines[later], name, tables[later][0] ? "in [" : "at the top",
                           tables[later], tables[later][0] ? "]" : "", lines[1 - later],
                           tables[1 - later][0] ? "in [" : "at the top", tables[1 - later],
                           tables[1 - later][0] ? "]" : "");
@@ -208,7 +208,7 @@ static rrfp_status visit(void *context, const char *table, const char *key,
     row = (size_t)(option - rrfp_option_at(0));
     if (value->array_index == 0) {
         if (r->seen_line[row] != 0) {
-            return given_twice(r, row, table, key, value->line, error);
+            return given_twice(r, row, table, option->name, value->line, error);
         }
         r->seen_line[row] = value->line == 0 ? 1 : value->line;
         snprintf(r->seen_table[row], sizeof r->seen_table[row], "%.63s", table);
