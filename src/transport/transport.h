@@ -36,7 +36,8 @@ typedef struct rrfp_message_header { /* exactly 64 bytes, little-endian */
     uint16_t source_stage, source_chunk, destination_stage, destination_chunk;
     uint32_t microbatch;
     uint32_t dims[3];
-    uint32_t payload_bytes;
+    uint64_t payload_bytes;
+    uint32_t reserved; /* 0 */
     uint32_t checksum; /* of the 60 bytes before it */
 } rrfp_message_header;
 
@@ -97,7 +98,9 @@ typedef double (*rrfp_link_delay_fn)(void *context, const rrfp_message_header *h
 typedef struct rrfp_inproc_config {
     uint32_t stages;
     uint64_t payload_bytes;        /* of every message, at most */
-    const uint32_t *receive_slots; /* per stage: payload buffers it must hold at most */
+    const uint32_t *receive_slots; /* per stage, >= 1: payload buffers it holds at most; a message
+                                      that finds none waits, its payload still the sender's */
+    const uint32_t *send_slots;    /* per stage, >= 1: sends it has under way at most */
     rrfp_link_delay_fn link_delay; /* NULL: delivered at once */
     void *link_delay_context;
     bool poison; /* fill released buffers with NaN */
