@@ -219,7 +219,7 @@ rrfp_status rrfp_option_set(const rrfp_option *option, rrfp_options *options, co
 /* The shortest decimal that reads back equal. */
 static void format_real(double value, char *out, size_t out_bytes)
 {
-    char text[40];
+    char text[32]; /* 17 digits, sign, point and exponent take 24 */
 
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
