@@ -241,6 +241,7 @@ static void print_note(const hint_request *request, const rrfp_hint *hint, FILE 
 static void print_check(const rrfp_hint *hint)
 {
     uint32_t least = UINT32_MAX, most = 0;
+    char range[32];
 
     for (uint32_t s = 0; s < hint->shape.stages; s++) {
         uint32_t inflight = hint->budgets[s].max_inflight;
@@ -248,12 +249,16 @@ static void print_check(const rrfp_hint *hint)
         least = inflight < least ? inflight : least;
         most = inflight > most ? inflight : most;
     }
+    if (least == most) {
+        snprintf(range, sizeof range, "%" PRIu32, most);
+    } else {
+        snprintf(range, sizeof range, "%" PRIu32 " to %" PRIu32, least, most);
+    }
     printf("%s: ok: %" PRIu32 " stages x %" PRIu32 " chunks, %" PRIu32
-           " microbatches, %s backward, %s placement, in flight at most %" PRIu32 " to %" PRIu32
-           "%s\n",
+           " microbatches, %s backward, %s placement, in flight at most %s%s\n",
            hint->name, hint->shape.stages, hint->shape.chunks, hint->shape.microbatches,
            hint->split_backward ? "split" : "fused",
-           hint->shape.placement == RRFP_PLACEMENT_V ? "V" : "looped", least, most,
+           hint->shape.placement == RRFP_PLACEMENT_V ? "V" : "looped", range,
            hint->adapted ? ", adapted to the budgets" : "");
 }
 

@@ -20,6 +20,13 @@ static rrfp_status wrong_type(const char *place, const rrfp_toml_value *value, c
 {
     char shown[96];
 
+    if (value->in_array) {
+        return rrfp_error_set(error, RRFP_ERR_INVALID, "%.160s: an array%s%s%s where %s is wanted",
+                              place, value->array_count > 0 ? " with an element of type '" : "",
+                              value->array_count > 0 ? value->type_name : "",
+                              value->array_count > 0 ? "'" : "", wanted);
+    }
+
     switch (value->kind) {
     case RRFP_TOML_INTEGER:
         snprintf(shown, sizeof shown, "integer %" PRId64, value->integer);
@@ -34,8 +41,7 @@ static rrfp_status wrong_type(const char *place, const rrfp_toml_value *value, c
         snprintf(shown, sizeof shown, "string '%.60s'", value->text);
         break;
     case RRFP_TOML_OTHER:
-        snprintf(shown, sizeof shown, "%s%s", value->in_array ? "array" : value->type_name,
-                 value->in_array && value->array_count > 0 ? " element of another type" : "");
+        snprintf(shown, sizeof shown, "%s", value->type_name);
         break;
     }
     return rrfp_error_set(error, RRFP_ERR_INVALID, "%.160s: %s where %s is wanted", place, shown,
@@ -166,6 +172,22 @@ static rrfp_status unknown_key(const char *place, const char *key, rrfp_error *e
                           "%.160s: unknown option; docs/flags.md lists them all", place);
 }
 
+static rrfp_status given_twice(const reader *r, size_t row, const char *table, const char *name,
+                               uint32_t line, rrfp_error *error)
+{
+    const char *tables[2] = {r->seen_table[row], table};
+    uint32_t lines[2] = {r->seen_line[row], line};
+    size_t later = lines[1] >= lines[0]; /* keys come in alphabetical order, not by line */
+
+    return rrfp_error_set(error, RRFP_ERR_INVALID,
+                          "%.80s:%" PRIu32 ": %.60s: given twice, here %s%.60s%s and on line %" PRIu32
+                          " %s%.60s%s; keep one",
+                          r->name, lines[later], name, tables[later][0] ? "in [" : "at the top",
+                          tables[later], tables[later][0] ? "]" : "", lines[1 - later],
+                          tables[1 - later][0] ? "in [" : "at the top", tables[1 - later],
+                          tables[1 - later][0] ? "]" : "");
+}
+
 static rrfp_status visit(void *context, const char *table, const char *key,
                          const rrfp_toml_value *value, rrfp_error *error)
 {
@@ -186,13 +208,7 @@ static rrfp_status visit(void *context, const char *table, const char *key,
     row = (size_t)(option - rrfp_option_at(0));
     if (value->array_index == 0) {
         if (r->seen_line[row] != 0) {
-            return rrfp_error_set(error, RRFP_ERR_INVALID,
-                                  "%.160s: given twice, here %s%.60s%s and on line %" PRIu32
-                                  " %s%.60s%s; keep one",
-                                  place, table[0] ? "in [" : "at the top", table,
-                                  table[0] ? "]" : "", r->seen_line[row],
-                                  r->seen_table[row][0] ? "in [" : "at the top",
-                                  r->seen_table[row], r->seen_table[row][0] ? "]" : "");
+            return given_twice(r, row, table, option->name, value->line, error);
         }
         r->seen_line[row] = value->line == 0 ? 1 : value->line;
         snprintf(r->seen_table[row], sizeof r->seen_table[row], "%.63s", table);

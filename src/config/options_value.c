@@ -219,12 +219,15 @@ rrfp_status rrfp_option_set(const rrfp_option *option, rrfp_options *options, co
 /* The shortest decimal that reads back equal. */
 static void format_real(double value, char *out, size_t out_bytes)
 {
+    char text[32]; /* 17 digits, sign, point and exponent take 24 */
+
     for (int digits = 6; digits <= 17; digits++) {
-        snprintf(out, out_bytes, "%.*g", digits, value);
-        if (strtod(out, NULL) == value) {
-            return;
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) {
+            break;
         }
     }
+    snprintf(out, out_bytes, "%s", text);
 }
 
 void rrfp_option_format(const rrfp_option *option, const rrfp_options *options, char *out,
