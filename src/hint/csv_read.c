@@ -256,7 +256,8 @@ static rrfp_status check_tasks(reader *r, bool *split)
         } else if (bit == HAS_W && !(*s & HAS_I)) {
             status = bad_cell(r, c, "W before the I of its microbatch");
         } else if ((all & HAS_BW) && (all & (HAS_I | HAS_W))) {
-            status = bad_cell(r, c, "B (whole backward) mixed with I and W; use one form throughout");
+            status = bad_cell(r, c,
+                              "B (whole backward) mixed with I and W; use one form throughout");
         }
         *s |= (uint8_t)bit;
     }
@@ -265,9 +266,12 @@ static rrfp_status check_tasks(reader *r, bool *split)
     for (size_t i = 0; i < items && status == RRFP_OK; i++) {
         unsigned missing = complete & ~seen[i];
         if (missing != 0) {
+            uint32_t row, chunk;
+            rrfp_shape_owner(&r->shape, (uint32_t)(i / r->shape.microbatches), &row, &chunk);
             status = rrfp_error_set(
-                r->error, RRFP_ERR_FORMAT, "%s: task %" PRIu32 "%c%" PRIu32 " is missing", r->name,
-                (uint32_t)(i / r->shape.microbatches),
+                r->error, RRFP_ERR_FORMAT, "%s: row %" PRIu32 ": task %" PRIu32 "%c%" PRIu32
+                " is missing",
+                r->name, row + 1, (uint32_t)(i / r->shape.microbatches),
                 missing & HAS_F ? 'F' : missing & HAS_I ? 'I' : missing & HAS_W ? 'W' : 'B',
                 (uint32_t)(i % r->shape.microbatches));
         }

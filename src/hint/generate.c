@@ -9,8 +9,12 @@
  *
  *   1f1b, interleaved   warm-up w = P-s-1, with chunks 2(P-s-1) + (V-1)P   (Narayanan et al. 2021)
  *   eager-1f1b, zb-h2   w + P-s-1, or what the budget allows               (Qi et al. 2024: H2)
- *   zb-h1, zb-h2        the backward is B; W of the i-th backward follows the (i+s)-th, so that
- *                       later stages, whose B's others wait for, run ahead
+ *   zb-h1, zb-h2        the backward is B; W of the i-th backward follows the (i+s)-th, in H2
+ *                       the (i+2s)-th, so that later stages, whose B's others wait for, run
+ *                       ahead: activations plus owed W's come to P+1 and 2P on every stage
+ *
+ * With chunks, a last group below P or a deeper warm-up can make the stages wait
+ * for each other; then the list is the record of a run that it ranks.
  *
  * zb-v is what the stage machines do with unit times on the V placement with P
  * microbatches in flight, ranking B, F of chunk 1, F of chunk 0, W: no bubble
@@ -168,6 +172,36 @@ static void zb_v_ranking(const rrfp_shape *shape, rrfp_lists *lists)
     }
 }
 
+/* Replaces lists that wait for each other by the record of a run they rank, within their slots. */
+static rrfp_status settle(const rrfp_shape *shape, bool split, rrfp_lists *lists,
+                          rrfp_error *error)
+{
+    rrfp_lists recorded;
+    rrfp_budget *budgets = calloc(shape->stages, sizeof *budgets);
+    if (budgets == NULL) {
+        return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory");
+    }
+    for (uint32_t s = 0; s < shape->stages; s++) {
+        uint32_t slots = rrfp_list_peak_inflight(lists->tasks[s], lists->counts[s]);
+        budgets[s].max_inflight = (slots + shape->chunks - 1) / shape->chunks;
+    }
+    rrfp_plan plan = {.shape = *shape, .rule = RRFP_RULE_LIST, .split_backward = split,
+                      .hint_distance = 0, .budgets = budgets, .orders = lists};
+    rrfp_status status = rrfp_plan_run(&plan, &recorded, NULL, error);
+    if (status == RRFP_OK) {
+        rrfp_lists_free(&recorded);
+    } else if (status == RRFP_ERR_INFEASIBLE) {
+        plan.hint_distance = RRFP_DISTANCE_UNBOUNDED;
+        status = rrfp_plan_run(&plan, &recorded, NULL, error);
+        if (status == RRFP_OK) {
+            rrfp_lists_free(lists);
+            *lists = recorded;
+        }
+    }
+    free(budgets);
+    return status;
+}
+
 static rrfp_status zb_v(const rrfp_shape *shape, rrfp_lists *lists, rrfp_error *error)
 {
     rrfp_lists ranking;
@@ -210,7 +244,10 @@ rrfp_status rrfp_hint_generate(const rrfp_hint_info *info, const rrfp_shape *sha
     bool deep = strcmp(info->name, "eager-1f1b") == 0 || strcmp(info->name, "zb-h2") == 0;
     for (uint32_t s = 0; s < shape->stages; s++) {
         warm_up_and_pairs(shape, s, warm_up(shape, s, deep, budgets[s].max_inflight),
-                          info->split_backward, s, lists);
+                          info->split_backward, deep ? 2 * s : s, lists);
+    }
+    if (shape->chunks > 1) {
+        return settle(shape, info->split_backward, lists, error);
     }
     return RRFP_OK;
 }

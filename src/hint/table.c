@@ -4,7 +4,8 @@
 #include "rrfp/hint.h"
 
 static const rrfp_hint_info HINTS[] = {
-    {"gpipe", "all forwards, then all backwards", RRFP_RULE_LIST, false, RRFP_PLACEMENT_LOOPED, 0, 1},
+    {"gpipe", "all forwards, then all backwards", RRFP_RULE_LIST, false,
+     RRFP_PLACEMENT_LOOPED, 0, 1},
     {"1f1b", "one forward, one backward after a short warm-up (PipeDream-flush)", RRFP_RULE_LIST,
      false, RRFP_PLACEMENT_LOOPED, 0, 1},
     {"eager-1f1b", "1F1B with the warm-up deepened to the in-flight budget", RRFP_RULE_LIST, false,
@@ -17,14 +18,15 @@ static const rrfp_hint_info HINTS[] = {
      RRFP_PLACEMENT_LOOPED, 0, 1},
     {"zb-v", "zero-bubble on the V placement; needs two virtual stages", RRFP_RULE_LIST, true,
      RRFP_PLACEMENT_V, 2, 2},
-    {"bf", "rounds of one backward, one forward", RRFP_RULE_BF, false, RRFP_PLACEMENT_LOOPED, 0, 1},
+    {"bf", "rounds of one backward, one forward", RRFP_RULE_BF, false, RRFP_PLACEMENT_LOOPED,
+     0, 1},
     {"bfw", "bf on a split backward; weight gradients fill gaps", RRFP_RULE_BFW, true,
      RRFP_PLACEMENT_LOOPED, 0, 1},
     {"fb", "rounds of one forward, one backward", RRFP_RULE_FB, false, RRFP_PLACEMENT_LOOPED, 0, 1},
-    {"b-prio", "a backward whenever one is ready", RRFP_RULE_B_PRIO, false, RRFP_PLACEMENT_LOOPED, 0,
-     1},
-    {"f-prio", "a forward whenever one is ready", RRFP_RULE_F_PRIO, false, RRFP_PLACEMENT_LOOPED, 0,
-     1},
+    {"b-prio", "a backward whenever one is ready", RRFP_RULE_B_PRIO, false, RRFP_PLACEMENT_LOOPED,
+     0, 1},
+    {"f-prio", "a forward whenever one is ready", RRFP_RULE_F_PRIO, false, RRFP_PLACEMENT_LOOPED,
+     0, 1},
 };
 
 size_t rrfp_hint_count(void)
