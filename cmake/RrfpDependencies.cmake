@@ -18,12 +18,21 @@ if(RRFP_GEMM STREQUAL "onednn")
 elseif(RRFP_GEMM STREQUAL "openblas")
   pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
   target_link_libraries(rrfp_dependencies INTERFACE PkgConfig::OPENBLAS)
-  target_compile_definitions(rrfp_dependencies INTERFACE RRFP_GEMM_OPENBLAS=1)
+  target_compile_definitions(rrfp_dependencies INTERFACE RRFP_GEMM_OPENBLAS=1
+    RRFP_GEMM_VERSION="${OPENBLAS_VERSION}")
 elseif(RRFP_GEMM STREQUAL "blis")
-  find_library(BLIS_LIBRARY blis REQUIRED)
-  find_path(BLIS_INCLUDE blis/cblas.h blis.h PATH_SUFFIXES blis REQUIRED)
+  # No pkg-config file: Debian keeps each threading flavour in a folder of its own, and
+  # its cblas.h is apart from the one that the BLAS alternatives point to.
+  find_library(BLIS_LIBRARY blis REQUIRED
+    PATH_SUFFIXES blis-openmp blis-pthread blis-serial
+      ${CMAKE_LIBRARY_ARCHITECTURE}/blis-openmp ${CMAKE_LIBRARY_ARCHITECTURE}/blis-pthread
+      ${CMAKE_LIBRARY_ARCHITECTURE}/blis-serial)
+  find_path(BLIS_INCLUDE blis.h REQUIRED
+    PATH_SUFFIXES blis-openmp blis-pthread blis-serial blis
+      ${CMAKE_LIBRARY_ARCHITECTURE}/blis-openmp ${CMAKE_LIBRARY_ARCHITECTURE}/blis-pthread
+      ${CMAKE_LIBRARY_ARCHITECTURE}/blis-serial)
   target_link_libraries(rrfp_dependencies INTERFACE ${BLIS_LIBRARY})
-  target_include_directories(rrfp_dependencies INTERFACE ${BLIS_INCLUDE})
+  target_include_directories(rrfp_dependencies SYSTEM INTERFACE ${BLIS_INCLUDE})
   target_compile_definitions(rrfp_dependencies INTERFACE RRFP_GEMM_BLIS=1)
 else()
   message(FATAL_ERROR "RRFP_GEMM=${RRFP_GEMM} is unknown; use onednn, openblas or blis")
