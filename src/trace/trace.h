@@ -7,6 +7,8 @@
 #ifndef RRFP_TRACE_H
 #define RRFP_TRACE_H
 
+#include <stdio.h>
+
 #include "rrfp/stage.h"
 
 typedef struct rrfp_trace_task {
@@ -53,12 +55,12 @@ typedef struct rrfp_trace_totals { /* per stage, over all steps, kept even when 
     uint64_t tasks, out_of_hint;
 } rrfp_trace_totals;
 
-/* `record` false keeps totals only.  `steps_hint` x tasks sizes the buffers; they grow only
- * between steps. */
+/* `record` false keeps totals only.  The buffers grow in rrfp_trace_reserve() alone. */
 rrfp_status rrfp_trace_create(const rrfp_shape *shape, bool record, rrfp_trace **out,
                               rrfp_error *error);
 void rrfp_trace_destroy(rrfp_trace *trace);
-/* Between steps, on the stage's own thread: makes room for one more step. */
+/* Between steps, on the stage's own thread: makes room for one more step.  Records beyond the
+ * room are left out of the files, the totals stay complete. */
 rrfp_status rrfp_trace_reserve(rrfp_trace *trace, uint32_t stage, rrfp_error *error);
 void rrfp_trace_add_task(rrfp_trace *trace, uint32_t stage, const rrfp_trace_task *task);
 void rrfp_trace_add_message(rrfp_trace *trace, uint32_t receiving_stage,
@@ -74,13 +76,48 @@ typedef struct rrfp_trace_labels { const char *order, *hint, *title; } rrfp_trac
 /*
  * Chrome trace events that Perfetto opens: pid 0, one track per stage plus one
  * for its idle gaps; complete slices named like "F 3" with kind, chunk,
- * microbatch, step, ready time and wait in args; flow arrows for messages.
- * Written to a temporary file and renamed.
+ * microbatch, step, ready time and wait in args; flow arrows for messages;
+ * counters of the activations in flight.  Written to a temporary file and renamed.
  */
 rrfp_status rrfp_trace_write_chrome(const rrfp_trace *trace, const rrfp_trace_labels *labels,
                                     const char *path, rrfp_error *error);
-/* A picture of one step: a row per stage, F blue, B green, W orange, microbatch in the box. */
+
+/* Labels that came out of a file. */
+typedef struct rrfp_trace_file_labels { char order[64], hint[256], title[256]; }
+    rrfp_trace_file_labels;
+
+/*
+ * Reads such a file back (*given*; the caller destroys it).  Times count from the
+ * earliest record.  Hostile files give an error, never more.
+ */
+rrfp_status rrfp_trace_read_chrome(const char *path, rrfp_trace **out,
+                                   rrfp_trace_file_labels *labels, rrfp_error *error);
+
+/* First and last step that has a task; false when nothing was recorded. */
+bool rrfp_trace_steps(const rrfp_trace *trace, uint64_t *first, uint64_t *last);
+
+/* A picture of one step: a row per stage, F blue, B green, W orange, microbatch in the box,
+ * lighter for later chunks, idle white.  RRFP_ERR_INVALID if the step was not recorded. */
 rrfp_status rrfp_trace_write_svg(const rrfp_trace *trace, const rrfp_trace_labels *labels,
                                  uint64_t step, const char *path, rrfp_error *error);
+
+typedef struct rrfp_trace_picture {
+    const rrfp_trace *trace;
+    rrfp_trace_labels labels;
+    uint64_t step;
+} rrfp_trace_picture;
+/* Steps of `count` traces, one above the other on the same time axis. */
+rrfp_status rrfp_trace_write_svg_compare(const rrfp_trace_picture *pictures, size_t count,
+                                         const char *path, rrfp_error *error);
+
+enum { RRFP_TRACE_ALL_STEPS = -1 };
+/*
+ * A table for people, a line per stage, of one step or of all: time in tasks and
+ * in the optimizer, idle time by reason, bubble (idle share of the task phase:
+ * all but optimizer and collective), how long tasks that were ready waited for
+ * their start (quantiles), and tasks started out of the hint's order.
+ */
+rrfp_status rrfp_trace_write_report(const rrfp_trace *trace, const rrfp_trace_labels *labels,
+                                    int64_t step, FILE *out, rrfp_error *error);
 
 #endif /* RRFP_TRACE_H */

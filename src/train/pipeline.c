@@ -183,7 +183,7 @@ static rrfp_status make_transport(rrfp_pipeline *pipeline, rrfp_error *error)
 {
     uint32_t stages = pipeline->shape.stages;
     size_t all = (size_t)pipeline->shape.microbatches * pipeline->shape.chunks;
-    uint32_t *slots = calloc(2 * (size_t)stages, sizeof *slots);
+    uint32_t *slots = calloc(stages, sizeof *slots);
     rrfp_transport **endpoints = calloc(stages, sizeof *endpoints);
     rrfp_status status = RRFP_OK;
     if (slots == NULL || endpoints == NULL) {
@@ -203,7 +203,6 @@ static rrfp_status make_transport(rrfp_pipeline *pipeline, rrfp_error *error)
         }
         need = need < 2 * all ? need : 2 * all;
         slots[s] = (uint32_t)need;
-        slots[stages + s] = (uint32_t)(2 * all);
     }
     if (status == RRFP_OK) {
         rrfp_inproc_config config = {
@@ -211,7 +210,6 @@ static rrfp_status make_transport(rrfp_pipeline *pipeline, rrfp_error *error)
             .payload_bytes = pipeline->message_floats *
                              (pipeline->config.bf16_messages ? sizeof(uint16_t) : sizeof(float)),
             .receive_slots = slots,
-            .send_slots = slots + stages,
             .link_delay = pipeline->config.jitter.model == RRFP_JITTER_NONE ? NULL : link_delay,
             .link_delay_context = pipeline,
 #ifdef RRFP_DEBUG

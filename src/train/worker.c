@@ -113,7 +113,7 @@ static bool send_output(rrfp_worker *worker, const rrfp_action *action)
         .destination_chunk = (uint16_t)action->peer_chunk,
         .microbatch = action->task.microbatch,
         .dims = {model->micro_batch, model->seq_length, model->hidden},
-        .payload_bytes = floats * (packed ? sizeof(uint16_t) : sizeof(float)),
+        .payload_bytes = (uint32_t)(floats * (packed ? sizeof(uint16_t) : sizeof(float))),
     };
     if (packed) {
         payload = rrfp_block_pool_take(&worker->packed_pool);
@@ -260,7 +260,7 @@ static bool accept_message(rrfp_worker *worker, rrfp_stage *machine,
             .destination_global_chunk = rrfp_shape_global_chunk(
                 &pipeline->shape, header->destination_stage, header->destination_chunk),
             .microbatch = header->microbatch,
-            .bytes = (uint32_t)header->payload_bytes,
+            .bytes = header->payload_bytes,
             .kind = header->kind,
         };
         rrfp_trace_add_message(pipeline->trace, worker->stage, &record);

@@ -1,86 +1,104 @@
 /*
- * inproc.c - endpoints of the stages of one process.
+ * inproc.c - endpoints of stages that are threads of one process.
  *
- *   send()  ──► (delay heap, with link_delay) ──► deliver ──► copy into a receive slot
- *                                                   │            ├─► ARRIVED to the receiver
- *                     no free slot: blocked list ◄──┘            └─► SENT to the sender
- *                     release() takes from it first
+ *   sender                                        receiver
+ *   send() ─► parcel ──────────────(a buffer is free: copy)──► events ─► poll()
+ *               ├─► waiting ─(release() frees a buffer: copy)─►   ▲
+ *               └─► delay line ─(due: as above)───────────────────┘
+ *   poll() ◄─ events ◄─ SENT, once the copy is made
  *
- * Events go through a lock-free list per endpoint: producers push with one
- * compare-and-swap, the consumer takes all with one exchange and turns them
- * round, so there is no ABA problem and no lock between a task's end and the
- * next.  Every event node lies in the receive slot or send record it speaks of:
- * nothing is allocated after create.  A small mutex per endpoint guards its
- * free slots and the messages that wait for one.
+ * A parcel is one send.  It belongs to its sender's table, lies in at most one
+ * queue through `arrival` and one through `departure`, and goes back to the
+ * table when both events were taken.  Free parcels and free buffers are stacks;
+ * the stack of parcels is emptied at once by its only taker, the stack of
+ * buffers has many takers and therefore a tag against reuse (ABA).
  */
-#include "transport/transport.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <pthread.h>
+#include <linux/futex.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { SPINS = 200 }; /* a message under way often lands within a microsecond or two */
+#include "transport/delay_line.h"
+#include "transport/event_queue.h"
+#include "transport/transport.h"
 
-typedef struct node {
-    struct node *next;
-    rrfp_transport_event event;
-} node;
+enum { CACHE_LINE_BYTES = 64, SPIN_MOST = 2000, SPIN_LEAST = 20 };
+enum { SIGNAL_NONE = 0, SIGNAL_SET = 1, SIGNAL_SLEEPING = 2 };
+enum { BUFFER_FREE = 0, BUFFER_HELD = 1 };
 
-typedef struct send_record { /* belongs to the sending endpoint */
-    node sent;
-    uint64_t due_ns;
-    struct send_record *next; /* free, or waiting for a receive slot */
-} send_record;
+static const uint32_t NO_BUFFER = UINT32_MAX;
+static const double LONGEST_DELAY_S = 1e9;
 
-typedef struct receive_slot {
-    node arrived;
-    uint32_t next_free;
-    bool held; /* between delivery and release */
-} receive_slot;
+typedef struct endpoint endpoint;
 
-typedef struct shared shared;
+typedef struct parcel parcel;
 
-typedef struct endpoint {
-    rrfp_transport base;
-    shared *all;
-    uint32_t stage;
-    /* events: pushed by anyone, taken by the owner */
-    _Atomic(node *) inbox;
-    node *taken; /* owner only: what the last exchange brought, oldest first */
-    /* sleeping */
-    pthread_mutex_t sleep_mutex;
-    pthread_cond_t sleep_cond;
-    atomic_bool sleeping, woken;
-    /* receiving */
-    pthread_mutex_t slot_mutex;
-    receive_slot *slots;
-    unsigned char *buffers;
-    uint32_t slot_count, first_free; /* UINT32_MAX: none */
-    send_record *blocked, **blocked_end;
-    /* sending: owner only */
-    send_record *records, *free_record;
-    uint32_t record_count;
-} endpoint;
+typedef struct parcel_event {
+    rrfp_event_node node; /* first: a popped node is its parcel_event */
+    rrfp_transport_event_kind kind;
+    parcel *message;
+} parcel_event;
 
-struct shared {
-    endpoint *endpoints;
+struct parcel {
+    parcel_event arrival;   /* in the receiver's waiting queue, then in its events */
+    parcel_event departure; /* in the sender's events */
+    parcel *next_free;
+    endpoint *from, *to;
+    const void *payload;
+    void *buffer;
+    uint64_t sent_ns, delivered_ns;
+    atomic_uint events_left;
+    rrfp_message_header header;
+};
+
+typedef struct parcel_block {
+    struct parcel_block *next;
+    parcel parcels[];
+} parcel_block;
+
+typedef struct hub {
     uint32_t stages;
-    atomic_uint alive;
-    size_t payload_bytes, stride;
+    uint64_t payload_bytes;
+    size_t buffer_stride;
     bool poison;
     rrfp_link_delay_fn link_delay;
     void *link_delay_context;
-    pthread_t thread;
-    bool thread_started, stop;
-    pthread_mutex_t heap_mutex;
-    pthread_cond_t heap_cond;
-    send_record **heap;
-    size_t heap_count;
+    rrfp_delay_line *delay_line;
+    atomic_uint references;
+    uint32_t spin_most; /* 0 when there are more stages than processors */
+    endpoint *endpoints;
+} hub;
+
+struct endpoint {
+    rrfp_transport base;
+    hub *hub;
+    uint32_t stage;
+    uint32_t spin; /* how long the next wait() looks before it sleeps */
+
+    /* parcels of this sender */
+    parcel *free_parcels;                /* the owner's */
+    _Atomic(parcel *) returned_parcels;  /* anybody's */
+    parcel_block *blocks;
+    size_t parcel_count;
+
+    /* buffers of this receiver */
+    uint32_t buffer_count;
+    unsigned char *buffers;
+    _Atomic uint32_t *buffer_next;
+    atomic_uchar *buffer_state;
+
+    /* what other threads write, away from the rest */
+    _Alignas(CACHE_LINE_BYTES) rrfp_event_queue events;
+    _Alignas(CACHE_LINE_BYTES) _Atomic uint32_t signal;
+    atomic_bool woken;
+    _Alignas(CACHE_LINE_BYTES) _Atomic uint64_t free_buffer; /* tag << 32 | index + 1 */
+    rrfp_event_queue waiting; /* parcels without a buffer; popped inside `matching` only */
+    atomic_uint waiting_count;
+    atomic_uint matching;
 };
 
 static uint64_t now_ns(void)
@@ -90,379 +108,449 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static struct timespec at_ns(uint64_t ns)
-{
-    return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-}
+/* ---- sleeping and waking ------------------------------------------------------------- */
 
-static void wake_up(endpoint *e)
+static void signal_endpoint(endpoint *self)
 {
-    if (atomic_load(&e->sleeping)) {
-        pthread_mutex_lock(&e->sleep_mutex);
-        pthread_cond_signal(&e->sleep_cond);
-        pthread_mutex_unlock(&e->sleep_mutex);
+    if (atomic_exchange(&self->signal, SIGNAL_SET) == SIGNAL_SLEEPING) {
+        syscall(SYS_futex, &self->signal, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     }
 }
 
-static void push(endpoint *e, node *n)
+static void relax(void)
 {
-    node *head = atomic_load_explicit(&e->inbox, memory_order_relaxed);
-    do {
-        n->next = head;
-    } while (!atomic_compare_exchange_weak(&e->inbox, &head, n)); /* seq_cst: see do_wait */
-    wake_up(e);
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
 }
 
-/* The payload lies in a slot of the receiver from here on; the sender gets its buffer back. */
-static void deliver_into(endpoint *to, uint32_t index, send_record *record)
+static bool has_reason(endpoint *self)
 {
-    receive_slot *slot = &to->slots[index];
-    unsigned char *buffer = to->buffers + index * to->all->stride;
-    const rrfp_message_header *header = &record->sent.event.header;
-    endpoint *from = &to->all->endpoints[header->source_stage];
-    memcpy(buffer, record->sent.event.payload, header->payload_bytes);
-    slot->arrived.event = record->sent.event;
-    slot->arrived.event.kind = RRFP_TRANSPORT_ARRIVED;
-    slot->arrived.event.payload = buffer;
-    slot->arrived.event.time_ns = record->sent.event.time_ns = now_ns();
-    push(to, &slot->arrived);
-    push(from, &record->sent); /* last: the record may be used again at once */
+    return rrfp_event_queue_has(&self->events) || atomic_load(&self->woken);
 }
 
-static void deliver(shared *all, send_record *record)
+/* Looks for a while; the while grows when it helps and shrinks when it does not. */
+static bool spin_for_reason(endpoint *self)
 {
-    endpoint *to = &all->endpoints[record->sent.event.header.destination_stage];
-    pthread_mutex_lock(&to->slot_mutex);
-    uint32_t index = to->first_free;
-    if (index != UINT32_MAX) {
-        to->first_free = to->slots[index].next_free;
-        to->slots[index].held = true;
-    } else {
-        record->next = NULL;
-        *to->blocked_end = record;
-        to->blocked_end = &record->next;
-    }
-    pthread_mutex_unlock(&to->slot_mutex);
-    if (index != UINT32_MAX) {
-        deliver_into(to, index, record);
-    }
-}
-
-/* --- delayed delivery: a binary heap by due time and the thread that serves it ---------------- */
-
-static void heap_push(shared *all, send_record *record)
-{
-    size_t i = all->heap_count++;
-    while (i > 0 && all->heap[(i - 1) / 2]->due_ns > record->due_ns) {
-        all->heap[i] = all->heap[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    all->heap[i] = record;
-}
-
-static send_record *heap_pop(shared *all)
-{
-    send_record *first = all->heap[0], *last = all->heap[--all->heap_count];
-    size_t i = 0;
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= all->heap_count) {
-            break;
+    for (uint32_t i = 0; i < self->spin; i++) {
+        if (has_reason(self)) {
+            self->spin = 2 * self->spin < self->hub->spin_most ? 2 * self->spin
+                                                               : self->hub->spin_most;
+            return true;
         }
-        if (child + 1 < all->heap_count &&
-            all->heap[child + 1]->due_ns < all->heap[child]->due_ns) {
-            child++;
-        }
-        if (all->heap[child]->due_ns >= last->due_ns) {
-            break;
-        }
-        all->heap[i] = all->heap[child];
-        i = child;
+        relax();
     }
-    all->heap[i] = last;
-    return first;
+    if (self->spin > SPIN_LEAST) {
+        self->spin /= 2;
+    }
+    return false;
 }
 
-static void *delivery_main(void *argument)
+static void endpoint_wait(rrfp_transport *transport, uint64_t timeout_ns)
 {
-    shared *all = argument;
-    pthread_mutex_lock(&all->heap_mutex);
-    while (!all->stop) {
+    endpoint *self = (endpoint *)transport;
+    uint64_t begin = now_ns();
+    uint64_t deadline = timeout_ns < UINT64_MAX - begin ? begin + timeout_ns : UINT64_MAX;
+
+    if (!has_reason(self)) {
+        spin_for_reason(self);
+    }
+    while (!has_reason(self)) {
         uint64_t now = now_ns();
-        if (all->heap_count == 0) {
-            pthread_cond_wait(&all->heap_cond, &all->heap_mutex);
-        } else if (all->heap[0]->due_ns > now) {
-            struct timespec until = at_ns(all->heap[0]->due_ns);
-            pthread_cond_timedwait(&all->heap_cond, &all->heap_mutex, &until);
-        } else {
-            send_record *record = heap_pop(all);
-            pthread_mutex_unlock(&all->heap_mutex);
-            deliver(all, record);
-            pthread_mutex_lock(&all->heap_mutex);
+        if (now >= deadline) {
+            break;
         }
+        uint64_t left = deadline - now;
+        struct timespec pause = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+        uint32_t expected = SIGNAL_NONE;
+        if (atomic_compare_exchange_strong(&self->signal, &expected, SIGNAL_SLEEPING)) {
+            syscall(SYS_futex, &self->signal, FUTEX_WAIT_PRIVATE, SIGNAL_SLEEPING,
+                    deadline == UINT64_MAX ? NULL : &pause, NULL, 0);
+        }
+        /* An event is pushed before its signal is set: whoever clears the signal sees it. */
+        atomic_exchange(&self->signal, SIGNAL_NONE);
     }
-    pthread_mutex_unlock(&all->heap_mutex);
-    return NULL;
+    /* An exchange, to see what the waker did before. */
+    atomic_exchange(&self->woken, false);
 }
 
-/* --- the endpoint's operations -------------------------------------------------------------- */
-
-static rrfp_status do_send(rrfp_transport *transport, const rrfp_message_header *header,
-                           const void *payload, rrfp_error *error)
+static void endpoint_wake(rrfp_transport *transport)
 {
-    endpoint *e = (endpoint *)transport;
-    shared *all = e->all;
-    if (header->source_stage != e->stage || header->destination_stage >= all->stages ||
-        header->payload_bytes > all->payload_bytes) {
-        return rrfp_error_set(error, RRFP_ERR_INVALID,
-                              "stage %u: cannot send %llu bytes from stage %u to stage %u: the "
-                              "transport has %u stages and messages of at most %zu bytes",
-                              e->stage, (unsigned long long)header->payload_bytes,
-                              header->source_stage, header->destination_stage, all->stages,
-                              all->payload_bytes);
+    endpoint *self = (endpoint *)transport;
+    atomic_store(&self->woken, true);
+    signal_endpoint(self);
+}
+
+/* ---- buffers of a receiver ------------------------------------------------------------ */
+
+static uint32_t take_buffer(endpoint *self)
+{
+    uint64_t head = atomic_load(&self->free_buffer);
+    for (;;) {
+        uint32_t index = (uint32_t)head - 1;
+        if ((uint32_t)head == 0) {
+            return NO_BUFFER;
+        }
+        /* May be stale when another taker was faster; the tag then fails the exchange. */
+        uint32_t next = atomic_load(&self->buffer_next[index]);
+        uint64_t wanted = ((head >> 32) + 1) << 32 | next;
+        if (atomic_compare_exchange_weak(&self->free_buffer, &head, wanted)) {
+            return index;
+        }
     }
-    send_record *record = e->free_record;
-    if (record == NULL) {
-        return rrfp_error_set(error, RRFP_ERR_INTERNAL,
-                              "stage %u: more than %u sends under way", e->stage, e->record_count);
+}
+
+static void put_buffer(endpoint *self, uint32_t index)
+{
+    uint64_t head = atomic_load(&self->free_buffer);
+    uint64_t wanted;
+    do {
+        atomic_store(&self->buffer_next[index], (uint32_t)head);
+        wanted = ((head >> 32) + 1) << 32 | (index + 1);
+    } while (!atomic_compare_exchange_weak(&self->free_buffer, &head, wanted));
+}
+
+/* ---- delivery ------------------------------------------------------------------------- */
+
+static void deliver_into(parcel *message, uint32_t index)
+{
+    endpoint *to = message->to, *from = message->from;
+    message->buffer = to->buffers + (size_t)index * to->hub->buffer_stride;
+    if (message->header.payload_bytes > 0) {
+        memcpy(message->buffer, message->payload, message->header.payload_bytes);
     }
-    e->free_record = record->next;
-    uint64_t now = now_ns();
-    record->sent.event = (rrfp_transport_event){RRFP_TRANSPORT_SENT, *header,
-                                                (void *)(uintptr_t)payload, now, now};
-    if (all->link_delay == NULL) {
-        deliver(all, record);
-        return RRFP_OK;
+    atomic_store(&to->buffer_state[index], BUFFER_HELD);
+    message->delivered_ns = now_ns();
+    rrfp_event_queue_push(&to->events, &message->arrival.node);
+    signal_endpoint(to);
+    /* The parcel stays ours until its second event is out. */
+    rrfp_event_queue_push(&from->events, &message->departure.node);
+    signal_endpoint(from);
+}
+
+/*
+ * Pairs waiting parcels with free buffers.  One thread at a time does it; one
+ * that finds another at work only counts itself, and the other looks once more.
+ */
+static void match_waiting(endpoint *to)
+{
+    unsigned seen = atomic_fetch_add(&to->matching, 1) + 1;
+    if (seen != 1) {
+        return;
     }
-    double delay = all->link_delay(all->link_delay_context, header);
-    record->due_ns = now + (delay > 0.0 ? (uint64_t)(delay * 1e9) : 0);
-    pthread_mutex_lock(&all->heap_mutex);
-    heap_push(all, record);
-    pthread_cond_signal(&all->heap_cond);
-    pthread_mutex_unlock(&all->heap_mutex);
+    do {
+        uint32_t index;
+        while ((index = take_buffer(to)) != NO_BUFFER) {
+            rrfp_event_node *node = rrfp_event_queue_pop(&to->waiting);
+            if (node == NULL) {
+                put_buffer(to, index);
+                break;
+            }
+            atomic_fetch_sub(&to->waiting_count, 1);
+            deliver_into(((parcel_event *)node)->message, index);
+        }
+    } while (!atomic_compare_exchange_strong(&to->matching, &seen, 0));
+}
+
+static void deliver(void *item)
+{
+    parcel *message = item;
+    endpoint *to = message->to;
+    /* Those who wait already come first. */
+    uint32_t index = atomic_load(&to->waiting_count) == 0 ? take_buffer(to) : NO_BUFFER;
+    if (index != NO_BUFFER) {
+        deliver_into(message, index);
+        return;
+    }
+    /* Counted before it is queued: a release() that misses the count freed its buffer
+     * before, and match_waiting() finds that buffer. */
+    atomic_fetch_add(&to->waiting_count, 1);
+    rrfp_event_queue_push(&to->waiting, &message->arrival.node);
+    match_waiting(to);
+}
+
+/* ---- parcels of a sender -------------------------------------------------------------- */
+
+static rrfp_status add_parcels(endpoint *self, size_t count, rrfp_error *error)
+{
+    parcel_block *block = NULL;
+    if (count <= (SIZE_MAX - sizeof *block) / sizeof(parcel)) {
+        block = calloc(1, sizeof *block + count * sizeof(parcel));
+    }
+    if (block == NULL) {
+        return rrfp_error_set(error, RRFP_ERR_NOMEM,
+                              "stage %u: out of memory for %zu messages under way", self->stage,
+                              count);
+    }
+    block->next = self->blocks;
+    self->blocks = block;
+    self->parcel_count += count;
+    for (size_t i = 0; i < count; i++) {
+        parcel *fresh = &block->parcels[i];
+        fresh->from = self;
+        fresh->arrival.kind = RRFP_TRANSPORT_ARRIVED;
+        fresh->departure.kind = RRFP_TRANSPORT_SENT;
+        fresh->arrival.message = fresh->departure.message = fresh;
+        fresh->next_free = self->free_parcels;
+        self->free_parcels = fresh;
+    }
     return RRFP_OK;
 }
 
-static void take_inbox(endpoint *e)
+static parcel *take_parcel(endpoint *self, rrfp_error *error)
 {
-    node *newest = atomic_exchange_explicit(&e->inbox, NULL, memory_order_acquire);
-    while (newest != NULL) { /* newest first: turn round */
-        node *next = newest->next;
-        newest->next = e->taken;
-        e->taken = newest;
-        newest = next;
+    if (self->free_parcels == NULL) {
+        self->free_parcels = atomic_exchange(&self->returned_parcels, NULL);
     }
+    if (self->free_parcels == NULL &&
+        add_parcels(self, self->parcel_count, error) != RRFP_OK) {
+        return NULL;
+    }
+    parcel *message = self->free_parcels;
+    self->free_parcels = message->next_free;
+    return message;
 }
 
-static bool do_poll(rrfp_transport *transport, rrfp_transport_event *event)
+static void finish_event(parcel *message)
 {
-    endpoint *e = (endpoint *)transport;
-    if (e->taken == NULL) {
-        take_inbox(e);
-        if (e->taken == NULL) {
-            return false;
+    if (atomic_fetch_sub(&message->events_left, 1) != 1) {
+        return;
+    }
+    endpoint *from = message->from;
+    parcel *head = atomic_load(&from->returned_parcels);
+    do {
+        message->next_free = head;
+    } while (!atomic_compare_exchange_weak(&from->returned_parcels, &head, message));
+}
+
+/* ---- the endpoint's functions ---------------------------------------------------------- */
+
+static rrfp_status endpoint_send(rrfp_transport *transport, const rrfp_message_header *header,
+                                 const void *payload, rrfp_error *error)
+{
+    endpoint *self = (endpoint *)transport;
+    hub *shared = self->hub;
+    if (header->destination_stage >= shared->stages) {
+        return rrfp_error_set(error, RRFP_ERR_INVALID,
+                              "stage %u: message to stage %u, but there are %u stages",
+                              self->stage, header->destination_stage, shared->stages);
+    }
+    if (header->payload_bytes > shared->payload_bytes) {
+        return rrfp_error_set(error, RRFP_ERR_INVALID,
+                              "stage %u: message of %u bytes, but buffers hold %llu", self->stage,
+                              header->payload_bytes, (unsigned long long)shared->payload_bytes);
+    }
+    parcel *message = take_parcel(self, error);
+    if (message == NULL) {
+        return RRFP_ERR_NOMEM;
+    }
+    message->to = &shared->endpoints[header->destination_stage];
+    message->header = *header;
+    message->payload = payload;
+    message->sent_ns = now_ns();
+    atomic_store_explicit(&message->events_left, 2, memory_order_relaxed);
+    double delay = 0.0;
+    if (shared->link_delay != NULL) {
+        delay = shared->link_delay(shared->link_delay_context, header);
+    }
+    if (delay > 0.0) {
+        uint64_t delay_ns = (uint64_t)((delay < LONGEST_DELAY_S ? delay : LONGEST_DELAY_S) * 1e9);
+        rrfp_status status =
+            rrfp_delay_line_add(shared->delay_line, message->sent_ns + delay_ns, message, error);
+        if (status != RRFP_OK) {
+            message->next_free = self->free_parcels;
+            self->free_parcels = message;
         }
+        return status;
     }
-    node *n = e->taken;
-    e->taken = n->next;
-    *event = n->event;
-    if (event->kind == RRFP_TRANSPORT_SENT) {
-        send_record *record = (send_record *)n; /* its first member */
-        record->next = e->free_record;
-        e->free_record = record;
-    }
-    return true;
+    deliver(message);
+    return RRFP_OK;
 }
 
-static bool has_event(endpoint *e)
+static bool endpoint_poll(rrfp_transport *transport, rrfp_transport_event *event)
 {
-    return e->taken != NULL || atomic_load(&e->inbox) != NULL || atomic_load(&e->woken);
-}
-
-static void do_wait(rrfp_transport *transport, uint64_t timeout_ns)
-{
-    endpoint *e = (endpoint *)transport;
-    for (int i = 0; i < SPINS; i++) {
-        if (has_event(e)) {
-            atomic_store(&e->woken, false);
-            return;
-        }
-    }
-    struct timespec until = at_ns(now_ns() + timeout_ns);
-    pthread_mutex_lock(&e->sleep_mutex);
-    /* A producer pushes, then reads `sleeping`; we set it, then look: one of us sees the other. */
-    atomic_store(&e->sleeping, true);
-    while (!has_event(e) &&
-           pthread_cond_timedwait(&e->sleep_cond, &e->sleep_mutex, &until) != ETIMEDOUT) {
-    }
-    atomic_store(&e->sleeping, false);
-    atomic_store(&e->woken, false);
-    pthread_mutex_unlock(&e->sleep_mutex);
-}
-
-static void do_wake(rrfp_transport *transport)
-{
-    endpoint *e = (endpoint *)transport;
-    atomic_store(&e->woken, true);
-    wake_up(e);
-}
-
-static void do_release(rrfp_transport *transport, void *payload)
-{
-    endpoint *e = (endpoint *)transport;
-    size_t offset = (size_t)((unsigned char *)payload - e->buffers);
-    uint32_t index = (uint32_t)(offset / e->all->stride);
-    send_record *record;
-    assert(offset % e->all->stride == 0 && index < e->slot_count);
-    if (e->all->poison) {
-        memset(payload, 0xff, e->all->payload_bytes); /* NaN, as float and as bfloat16 */
-    }
-    pthread_mutex_lock(&e->slot_mutex);
-    assert(e->slots[index].held);
-    record = e->blocked;
-    if (record != NULL) { /* the slot goes on to the message that has waited longest */
-        e->blocked = record->next;
-        if (e->blocked == NULL) {
-            e->blocked_end = &e->blocked;
-        }
-    } else {
-        e->slots[index].held = false;
-        e->slots[index].next_free = e->first_free;
-        e->first_free = index;
-    }
-    pthread_mutex_unlock(&e->slot_mutex);
-    if (record != NULL) {
-        deliver_into(e, index, record);
-    }
-}
-
-static void free_shared(shared *all)
-{
-    if (all->thread_started) {
-        pthread_mutex_lock(&all->heap_mutex);
-        all->stop = true;
-        pthread_cond_signal(&all->heap_cond);
-        pthread_mutex_unlock(&all->heap_mutex);
-        pthread_join(all->thread, NULL);
-    }
-    for (uint32_t s = 0; s < all->stages; s++) {
-        endpoint *e = &all->endpoints[s];
-        pthread_mutex_destroy(&e->sleep_mutex);
-        pthread_cond_destroy(&e->sleep_cond);
-        pthread_mutex_destroy(&e->slot_mutex);
-        if (e->buffers != NULL) {
-            munmap(e->buffers, all->stride * e->slot_count);
-        }
-        free(e->slots);
-        free(e->records);
-    }
-    pthread_mutex_destroy(&all->heap_mutex);
-    pthread_cond_destroy(&all->heap_cond);
-    free(all->heap);
-    free(all->endpoints);
-    free(all);
-}
-
-static void do_destroy(rrfp_transport *transport)
-{
-    endpoint *e = (endpoint *)transport;
-    if (atomic_fetch_sub(&e->all->alive, 1) == 1) {
-        free_shared(e->all);
-    }
-}
-
-static const rrfp_transport_ops INPROC_OPS = {do_send, do_poll, do_wait,
-                                              do_release, do_wake, do_destroy};
-
-/* --- creation ------------------------------------------------------------------------------- */
-
-static void init_monotonic(pthread_cond_t *cond)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-static bool init_endpoint(endpoint *e, uint32_t receive_slots, uint32_t send_slots)
-{
-    /* Reserved only: a slot costs memory once it has been used. */
-    void *buffers = mmap(NULL, e->all->stride * receive_slots, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    e->buffers = buffers == MAP_FAILED ? NULL : buffers;
-    e->slot_count = receive_slots;
-    e->record_count = send_slots;
-    e->slots = calloc(receive_slots, sizeof *e->slots);
-    e->records = calloc(send_slots, sizeof *e->records);
-    if (e->buffers == NULL || e->slots == NULL || e->records == NULL) {
+    endpoint *self = (endpoint *)transport;
+    rrfp_event_node *node = rrfp_event_queue_pop(&self->events);
+    if (node == NULL) {
         return false;
     }
-    e->first_free = UINT32_MAX;
-    for (uint32_t i = receive_slots; i-- > 0;) {
-        e->slots[i].next_free = e->first_free;
-        e->first_free = i;
-    }
-    for (uint32_t i = send_slots; i-- > 0;) {
-        e->records[i].next = e->free_record;
-        e->free_record = &e->records[i];
-    }
+    const parcel_event *taken = (const parcel_event *)node;
+    parcel *message = taken->message;
+    bool arrived = taken->kind == RRFP_TRANSPORT_ARRIVED;
+    event->kind = taken->kind;
+    event->header = message->header;
+    event->payload = arrived ? message->buffer : (void *)(uintptr_t)message->payload;
+    event->time_ns = message->delivered_ns;
+    event->sent_ns = message->sent_ns;
+    finish_event(message);
     return true;
+}
+
+/* Nobody can go on safely after this; without RRFP_DEBUG the call is merely ignored. */
+static void refuse_release(const endpoint *self, const void *payload, const char *why)
+{
+    fprintf(stderr, "rrfp: stage %u releases buffer %p, %s\n", self->stage, payload, why);
+#ifdef RRFP_DEBUG
+    abort();
+#endif
+}
+
+static void endpoint_release(rrfp_transport *transport, void *payload)
+{
+    endpoint *self = (endpoint *)transport;
+    size_t stride = self->hub->buffer_stride;
+    uintptr_t offset = (uintptr_t)payload - (uintptr_t)self->buffers;
+    if (offset % stride != 0 || offset / stride >= self->buffer_count) {
+        refuse_release(self, payload, "which is not one of its own");
+        return;
+    }
+    uint32_t index = (uint32_t)(offset / stride);
+    if (atomic_load(&self->buffer_state[index]) != BUFFER_HELD) {
+        refuse_release(self, payload, "which is free already");
+        return;
+    }
+    if (self->hub->poison) {
+        memset(payload, 0xff, stride);
+    }
+    atomic_store(&self->buffer_state[index], BUFFER_FREE);
+    put_buffer(self, index);
+    if (atomic_load(&self->waiting_count) != 0) {
+        match_waiting(self);
+    }
+}
+
+/* ---- creation and destruction ---------------------------------------------------------- */
+
+static void hub_free(hub *shared)
+{
+    rrfp_delay_line_destroy(shared->delay_line); /* first: its thread uses the endpoints */
+    for (uint32_t s = 0; shared->endpoints != NULL && s < shared->stages; s++) {
+        endpoint *self = &shared->endpoints[s];
+        while (self->blocks != NULL) {
+            parcel_block *next = self->blocks->next;
+            free(self->blocks);
+            self->blocks = next;
+        }
+        free(self->buffers);
+        free(self->buffer_next);
+        free(self->buffer_state);
+    }
+    free(shared->endpoints);
+    free(shared);
+}
+
+static void endpoint_destroy(rrfp_transport *transport)
+{
+    if (transport == NULL) {
+        return;
+    }
+    hub *shared = ((endpoint *)transport)->hub;
+    if (atomic_fetch_sub(&shared->references, 1) == 1) {
+        hub_free(shared);
+    }
+}
+
+static const rrfp_transport_ops inproc_ops = {
+    .send = endpoint_send,
+    .poll = endpoint_poll,
+    .wait = endpoint_wait,
+    .release = endpoint_release,
+    .wake = endpoint_wake,
+    .destroy = endpoint_destroy,
+};
+
+static rrfp_status endpoint_init(endpoint *self, hub *shared, uint32_t stage, uint32_t slots,
+                                 rrfp_error *error)
+{
+    self->base.ops = &inproc_ops;
+    self->hub = shared;
+    self->stage = stage;
+    self->spin = shared->spin_most < SPIN_LEAST ? shared->spin_most : SPIN_LEAST;
+    self->buffer_count = slots > 0 ? slots : 1;
+    rrfp_event_queue_init(&self->events);
+    rrfp_event_queue_init(&self->waiting);
+    if (self->buffer_count <= SIZE_MAX / shared->buffer_stride) {
+        size_t bytes = self->buffer_count * shared->buffer_stride;
+        self->buffers = aligned_alloc(CACHE_LINE_BYTES, bytes);
+        if (self->buffers != NULL && shared->poison) {
+            memset(self->buffers, 0xff, bytes);
+        }
+    }
+    self->buffer_next = calloc(self->buffer_count, sizeof *self->buffer_next);
+    self->buffer_state = calloc(self->buffer_count, sizeof *self->buffer_state);
+    if (self->buffers == NULL || self->buffer_next == NULL || self->buffer_state == NULL) {
+        return rrfp_error_set(error, RRFP_ERR_NOMEM,
+                              "stage %u: out of memory for %u message buffers of %zu bytes", stage,
+                              self->buffer_count, shared->buffer_stride);
+    }
+    for (uint32_t i = self->buffer_count; i-- > 0;) {
+        put_buffer(self, i);
+    }
+    return add_parcels(self, 2 * (size_t)self->buffer_count, error);
+}
+
+static rrfp_status hub_init(hub *shared, const rrfp_inproc_config *config, rrfp_error *error)
+{
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t parcels = 0;
+    rrfp_status status = RRFP_OK;
+
+    shared->payload_bytes = config->payload_bytes;
+    shared->buffer_stride = ((size_t)config->payload_bytes + CACHE_LINE_BYTES - 1) /
+                            CACHE_LINE_BYTES * CACHE_LINE_BYTES;
+    if (shared->buffer_stride == 0) {
+        shared->buffer_stride = CACHE_LINE_BYTES;
+    }
+    shared->poison = config->poison;
+    shared->link_delay = config->link_delay;
+    shared->link_delay_context = config->link_delay_context;
+    /* Spinning takes the processor from the very stage one waits for when there are few. */
+    shared->spin_most = processors > (long)config->stages ? SPIN_MOST : 0;
+    atomic_init(&shared->references, config->stages);
+
+    size_t bytes = config->stages * sizeof *shared->endpoints;
+    shared->endpoints = aligned_alloc(CACHE_LINE_BYTES, bytes);
+    if (shared->endpoints == NULL) {
+        return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory for %u message endpoints",
+                              config->stages);
+    }
+    memset(shared->endpoints, 0, bytes);
+    shared->stages = config->stages;
+    for (uint32_t s = 0; status == RRFP_OK && s < config->stages; s++) {
+        status = endpoint_init(&shared->endpoints[s], shared, s, config->receive_slots[s], error);
+        parcels += shared->endpoints[s].parcel_count;
+    }
+    if (status == RRFP_OK && config->link_delay != NULL) {
+        status = rrfp_delay_line_create(parcels, deliver, &shared->delay_line, error);
+    }
+    return status;
 }
 
 rrfp_status rrfp_inproc_create(const rrfp_inproc_config *config, rrfp_transport **endpoints,
                                rrfp_error *error)
 {
-    size_t sends = 0;
-    shared *all = calloc(1, sizeof *all);
-    endpoint *list = calloc(config->stages, sizeof *list);
-    if (all == NULL || list == NULL) {
-        free(all);
-        free(list);
-        return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory for %u endpoints",
-                              config->stages);
+    if (config->stages < 1 || config->stages > RRFP_MAX_STAGES) {
+        return rrfp_error_set(error, RRFP_ERR_INVALID,
+                              "message endpoints for %u stages; there must be 1 to %d",
+                              config->stages, RRFP_MAX_STAGES);
     }
-    all->endpoints = list;
-    all->stages = config->stages;
-    all->payload_bytes = config->payload_bytes;
-    all->stride = (config->payload_bytes + 63) / 64 * 64;
-    all->stride = all->stride == 0 ? 64 : all->stride;
-    all->poison = config->poison;
-    all->link_delay = config->link_delay;
-    all->link_delay_context = config->link_delay_context;
-    atomic_init(&all->alive, config->stages);
-    pthread_mutex_init(&all->heap_mutex, NULL);
-    init_monotonic(&all->heap_cond);
-    bool ok = true;
-    for (uint32_t s = 0; s < config->stages; s++) {
-        endpoint *e = &list[s];
-        e->base.ops = &INPROC_OPS;
-        e->all = all;
-        e->stage = s;
-        atomic_init(&e->inbox, NULL);
-        atomic_init(&e->sleeping, false);
-        atomic_init(&e->woken, false);
-        pthread_mutex_init(&e->sleep_mutex, NULL);
-        init_monotonic(&e->sleep_cond);
-        pthread_mutex_init(&e->slot_mutex, NULL);
-        e->blocked_end = &e->blocked;
-        ok = ok && init_endpoint(e, config->receive_slots[s], config->send_slots[s]);
-        sends += config->send_slots[s];
+    if (config->payload_bytes > UINT32_MAX) { /* the header says the size in 32 bits */
+        return rrfp_error_set(error, RRFP_ERR_INVALID,
+                              "a message of %llu bytes is too large; use a smaller micro batch or "
+                              "sequence length to stay under 4 GiB",
+                              (unsigned long long)config->payload_bytes);
     }
-    if (ok && config->link_delay != NULL) {
-        all->heap = calloc(sends, sizeof(send_record *));
-        ok = all->heap != NULL && pthread_create(&all->thread, NULL, delivery_main, all) == 0;
-        all->thread_started = ok;
+    hub *shared = calloc(1, sizeof *shared);
+    if (shared == NULL) {
+        return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory for message endpoints");
     }
-    if (!ok) {
-        free_shared(all);
-        return rrfp_error_set(error, RRFP_ERR_NOMEM,
-                              "cannot make the message buffers of %u stages: lower --max-inflight "
-                              "or the micro batch",
-                              config->stages);
+    rrfp_status status = hub_init(shared, config, error);
+    if (status != RRFP_OK) {
+        hub_free(shared);
+        return status;
     }
     for (uint32_t s = 0; s < config->stages; s++) {
-        endpoints[s] = &list[s].base;
+        endpoints[s] = &shared->endpoints[s].base;
     }
     return RRFP_OK;
 }

@@ -1,70 +1,136 @@
-/* message_header.c - sealing and checking the 64-byte header; see transport.h. */
+/* message_header.c - sealing a message's header and checking it against the plan. */
 #include "transport/transport.h"
 
 #include <assert.h>
 #include <inttypes.h>
+#include <string.h>
 
-static_assert(sizeof(rrfp_message_header) == RRFP_MESSAGE_HEADER_BYTES, "header is 64 bytes");
-static_assert(offsetof(rrfp_message_header, run_id) == 8, "run id at 8");
-static_assert(offsetof(rrfp_message_header, step) == 16, "step at 16");
-static_assert(offsetof(rrfp_message_header, source_stage) == 24, "stages at 24");
-static_assert(offsetof(rrfp_message_header, dims) == 36, "dims at 36");
-static_assert(offsetof(rrfp_message_header, payload_bytes) == 48, "payload bytes at 48");
-static_assert(offsetof(rrfp_message_header, checksum) == 60, "checksum last");
+enum { CHECKED_BYTES = 60 };
 
-/* FNV-1a over the bytes before the checksum: against torn and stray headers, not attackers. */
-static uint32_t checksum(const rrfp_message_header *header)
+static_assert(sizeof(rrfp_message_header) == RRFP_MESSAGE_HEADER_BYTES, "the header is 64 bytes");
+static_assert(offsetof(rrfp_message_header, version) == 4, "header layout");
+static_assert(offsetof(rrfp_message_header, ndim) == 7, "header layout");
+static_assert(offsetof(rrfp_message_header, run_id) == 8, "header layout");
+static_assert(offsetof(rrfp_message_header, step) == 16, "header layout");
+static_assert(offsetof(rrfp_message_header, source_stage) == 24, "header layout");
+static_assert(offsetof(rrfp_message_header, microbatch) == 32, "header layout");
+static_assert(offsetof(rrfp_message_header, dims) == 36, "header layout");
+static_assert(offsetof(rrfp_message_header, payload_bytes) == 48, "header layout");
+static_assert(offsetof(rrfp_message_header, reserved) == 52, "header layout");
+static_assert(offsetof(rrfp_message_header, checksum) == CHECKED_BYTES, "header layout");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers travel as they lie in memory");
+
+/* CRC-32C (Castagnoli), four bits at a time: 120 short steps a message. */
+static uint32_t header_checksum(const rrfp_message_header *header)
 {
+    static const uint32_t table[16] = {
+        0x00000000, 0x105EC76F, 0x20BD8EDE, 0x30E349B1, 0x417B1DBC, 0x5125DAD3,
+        0x61C69362, 0x7198540D, 0x82F63B78, 0x92A8FC17, 0xA24BB5A6, 0xB21572C9,
+        0xC38D26C4, 0xD3D3E1AB, 0xE330A81A, 0xF36E6F75};
     const unsigned char *bytes = (const unsigned char *)header;
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < offsetof(rrfp_message_header, checksum); i++) {
-        hash = (hash ^ bytes[i]) * 16777619u;
+    uint32_t crc = UINT32_MAX;
+    for (size_t i = 0; i < CHECKED_BYTES; i++) {
+        crc ^= bytes[i];
+        crc = (crc >> 4) ^ table[crc & 15];
+        crc = (crc >> 4) ^ table[crc & 15];
     }
-    return hash;
+    return ~crc;
 }
 
 void rrfp_message_header_seal(rrfp_message_header *header)
 {
     header->magic = RRFP_MESSAGE_MAGIC;
     header->version = RRFP_MESSAGE_VERSION;
-    header->checksum = checksum(header);
+    memset(header->reserved, 0, sizeof header->reserved);
+    header->checksum = header_checksum(header);
 }
 
-static rrfp_status wrong(const rrfp_message_expectation *expect, const char *field, uint64_t got,
-                         uint64_t wanted, rrfp_error *error)
+static rrfp_status wrong(rrfp_error *error, const char *field, uint64_t value, uint64_t expected)
 {
     return rrfp_error_set(error, RRFP_ERR_FORMAT,
-                          "stage %u refused a message: %s is %" PRIu64 ", the plan says %" PRIu64
-                          ": are all stages of the same run and version?",
-                          expect->stage, field, got, wanted);
+                          "message header: %s is %" PRIu64 ", expected %" PRIu64, field, value,
+                          expected);
 }
 
-/* The neighbour that must have sent this: the chunk before for F, the chunk after for B. */
+static rrfp_status too_large(rrfp_error *error, const char *field, uint64_t value, uint64_t count)
+{
+    return rrfp_error_set(error, RRFP_ERR_FORMAT,
+                          "message header: %s is %" PRIu64 ", expected less than %" PRIu64, field,
+                          value, count);
+}
+
+static rrfp_status check_envelope(const rrfp_message_header *header, rrfp_error *error)
+{
+    if (header->magic != RRFP_MESSAGE_MAGIC) {
+        return rrfp_error_set(error, RRFP_ERR_FORMAT,
+                              "message header: magic is 0x%08" PRIx32 ", expected 0x%08x",
+                              header->magic, (unsigned)RRFP_MESSAGE_MAGIC);
+    }
+    if (header->version != RRFP_MESSAGE_VERSION) {
+        return wrong(error, "version", header->version, RRFP_MESSAGE_VERSION);
+    }
+    uint32_t checksum = header_checksum(header);
+    if (header->checksum != checksum) {
+        return rrfp_error_set(error, RRFP_ERR_FORMAT,
+                              "message header: checksum is 0x%08" PRIx32
+                              ", expected 0x%08" PRIx32 "; the header was damaged on its way",
+                              header->checksum, checksum);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (header->reserved[i] != 0) {
+            return wrong(error, i == 0 ? "reserved[0]" : "reserved[1]", header->reserved[i], 0);
+        }
+    }
+    return RRFP_OK;
+}
+
+/* The route: who may send what to whom follows from the shape alone. */
 static rrfp_status check_route(const rrfp_message_header *header,
                                const rrfp_message_expectation *expect, rrfp_error *error)
 {
     const rrfp_shape *shape = &expect->shape;
-    uint32_t last = shape->stages * shape->chunks - 1, stage, chunk;
     if (header->destination_stage != expect->stage) {
-        return wrong(expect, "destination stage", header->destination_stage, expect->stage, error);
+        return wrong(error, "destination stage", header->destination_stage, expect->stage);
     }
     if (header->destination_chunk >= shape->chunks) {
-        return wrong(expect, "destination chunk", header->destination_chunk, shape->chunks - 1,
-                     error);
+        return too_large(error, "destination chunk", header->destination_chunk, shape->chunks);
     }
-    uint32_t here = rrfp_shape_global_chunk(shape, expect->stage, header->destination_chunk);
-    if (header->kind == RRFP_F ? here == 0 : here == last) {
+    uint32_t last = shape->stages * shape->chunks - 1;
+    uint32_t to = rrfp_shape_global_chunk(shape, expect->stage, header->destination_chunk);
+    if (to == (header->kind == RRFP_F ? 0 : last)) {
         return rrfp_error_set(error, RRFP_ERR_FORMAT,
-                              "stage %u refused a message: its chunk %u takes no input of kind %s",
-                              expect->stage, header->destination_chunk,
-                              rrfp_kind_name((rrfp_kind)header->kind));
+                              "message header: destination chunk is %u on stage %u, global chunk "
+                              "%" PRIu32 ", expected one that takes %s; nothing comes before it",
+                              header->destination_chunk, header->destination_stage, to,
+                              header->kind == RRFP_F ? "activations" : "gradients");
     }
-    rrfp_shape_owner(shape, header->kind == RRFP_F ? here - 1 : here + 1, &stage, &chunk);
+    uint32_t stage, chunk;
+    rrfp_shape_owner(shape, header->kind == RRFP_F ? to - 1 : to + 1, &stage, &chunk);
     if (header->source_stage != stage) {
-        return wrong(expect, "source stage", header->source_stage, stage, error);
+        return wrong(error, "source stage", header->source_stage, stage);
     }
     if (header->source_chunk != chunk) {
-        return wrong(expect, "source chunk", header->source_chunk, chunk, error);
+        return wrong(error, "source chunk", header->source_chunk, chunk);
+    }
+    if (header->microbatch >= shape->microbatches) {
+        return too_large(error, "microbatch", header->microbatch, shape->microbatches);
+    }
+    return RRFP_OK;
+}
+
+static rrfp_status check_payload(const rrfp_message_header *header,
+                                 const rrfp_message_expectation *expect, rrfp_error *error)
+{
+    static const char *const names[] = {"dims[0]", "dims[1]", "dims[2]"};
+    uint64_t bytes = expect->dtype == RRFP_MESSAGE_BF16 ? 2 : 4;
+    for (int i = 0; i < 3; i++) {
+        if (header->dims[i] != expect->dims[i]) {
+            return wrong(error, names[i], header->dims[i], expect->dims[i]);
+        }
+        bytes *= expect->dims[i];
+    }
+    if (header->payload_bytes != bytes) {
+        return wrong(error, "payload bytes", header->payload_bytes, bytes);
     }
     return RRFP_OK;
 }
@@ -73,52 +139,36 @@ rrfp_status rrfp_message_header_check(const rrfp_message_header *header,
                                       const rrfp_message_expectation *expect, bool *next_step,
                                       rrfp_error *error)
 {
-    static const char *const dim_names[3] = {"dim 0 (batch)", "dim 1 (sequence)", "dim 2 (width)"};
-    uint64_t bytes = expect->dtype == RRFP_MESSAGE_BF16 ? 2 : 4;
-    if (header->magic != RRFP_MESSAGE_MAGIC) {
-        return wrong(expect, "magic", header->magic, RRFP_MESSAGE_MAGIC, error);
-    }
-    if (header->version != RRFP_MESSAGE_VERSION) {
-        return wrong(expect, "version", header->version, RRFP_MESSAGE_VERSION, error);
-    }
-    if (header->checksum != checksum(header)) {
-        return wrong(expect, "checksum", header->checksum, checksum(header), error);
-    }
-    if (header->run_id != expect->run_id) {
-        return wrong(expect, "run id", header->run_id, expect->run_id, error);
-    }
-    if (header->step != expect->step && header->step != expect->step + 1) {
-        return wrong(expect, "step", header->step, expect->step, error);
-    }
-    if (header->kind != RRFP_F && header->kind != RRFP_B) {
-        return wrong(expect, "kind", header->kind, RRFP_B, error);
-    }
-    rrfp_status status = check_route(header, expect, error);
+    rrfp_status status = check_envelope(header, error);
     if (status != RRFP_OK) {
         return status;
     }
-    if (header->microbatch >= expect->shape.microbatches) {
-        return wrong(expect, "microbatch", header->microbatch, expect->shape.microbatches - 1,
-                     error);
+    if (header->kind != RRFP_F && header->kind != RRFP_B) {
+        return rrfp_error_set(error, RRFP_ERR_FORMAT,
+                              "message header: kind is %u, expected %d (F) or %d (B)",
+                              header->kind, RRFP_F, RRFP_B);
     }
     if (header->dtype != expect->dtype) {
-        return wrong(expect, "dtype", header->dtype, expect->dtype, error);
+        return wrong(error, "dtype", header->dtype, expect->dtype);
     }
     if (header->ndim != 3) {
-        return wrong(expect, "number of dims", header->ndim, 3, error);
+        return wrong(error, "ndim", header->ndim, 3);
     }
-    for (int i = 0; i < 3; i++) {
-        if (header->dims[i] != expect->dims[i]) {
-            return wrong(expect, dim_names[i], header->dims[i], expect->dims[i], error);
-        }
-        bytes *= expect->dims[i];
+    if (header->run_id != expect->run_id) {
+        return wrong(error, "run id", header->run_id, expect->run_id);
     }
-    if (header->payload_bytes != bytes) {
-        return wrong(expect, "payload bytes", header->payload_bytes, bytes, error);
+    if (header->step != expect->step && header->step != expect->step + 1) {
+        return rrfp_error_set(error, RRFP_ERR_FORMAT,
+                              "message header: step is %" PRIu64 ", expected %" PRIu64
+                              " or %" PRIu64,
+                              header->step, expect->step, expect->step + 1);
     }
-    if (header->reserved != 0) {
-        return wrong(expect, "reserved field", header->reserved, 0, error);
+    status = check_route(header, expect, error);
+    if (status == RRFP_OK) {
+        status = check_payload(header, expect, error);
     }
-    *next_step = header->step != expect->step;
-    return RRFP_OK;
+    if (status == RRFP_OK) {
+        *next_step = header->step != expect->step;
+    }
+    return status;
 }

@@ -7,13 +7,20 @@
  *   0        4    6    8                16        24
  *   +--------+----+----+----------------+---------+------------------
  *   | magic  |ver |kind| run id         | step    | src stage, chunk, dst stage, chunk,
- *   +--------+----+----+----------------+---------+ microbatch, dtype, ndim, dims[3],
- *                                                   payload bytes, checksum of the header
+ *   +--------+----+----+----------------+---------+ microbatch, dims[3],
+ *                                                   payload bytes, reserved, checksum of the header
  *
  * An endpoint belongs to one stage.  send() never waits for the receiver: the
  * payload stays the sender's until RRFP_TRANSPORT_SENT reports it, and a
  * receive never stands in the way of a send.  The receiver owns a payload from
  * RRFP_TRANSPORT_ARRIVED until it gives it back with release().
+ *
+ * When the receiver holds all its buffers, a message waits at its sender and
+ * is delivered by the release() that frees a buffer.  So a receiver with one
+ * buffer still gets every message, one at a time.
+ *
+ * send, poll, wait and release of an endpoint are called by one thread at a
+ * time, wake by any.  Messages may overtake each other.
  */
 #ifndef RRFP_TRANSPORT_H
 #define RRFP_TRANSPORT_H
@@ -36,12 +43,12 @@ typedef struct rrfp_message_header { /* exactly 64 bytes, little-endian */
     uint16_t source_stage, source_chunk, destination_stage, destination_chunk;
     uint32_t microbatch;
     uint32_t dims[3];
-    uint64_t payload_bytes;
-    uint32_t reserved; /* 0 */
-    uint32_t checksum; /* of the 60 bytes before it */
+    uint32_t payload_bytes;
+    uint32_t reserved[2]; /* 0 */
+    uint32_t checksum;    /* CRC-32C of the 60 bytes before it */
 } rrfp_message_header;
 
-/* Completes magic, version and checksum. */
+/* Completes magic, version, the reserved fields and the checksum. */
 void rrfp_message_header_seal(rrfp_message_header *header);
 
 /* What a receiver expects; built from the plan, never from the message. */
@@ -98,19 +105,24 @@ typedef double (*rrfp_link_delay_fn)(void *context, const rrfp_message_header *h
 typedef struct rrfp_inproc_config {
     uint32_t stages;
     uint64_t payload_bytes;        /* of every message, at most */
-    const uint32_t *receive_slots; /* per stage, >= 1: payload buffers it holds at most; a message
-                                      that finds none waits, its payload still the sender's */
-    const uint32_t *send_slots;    /* per stage, >= 1: sends it has under way at most */
+    const uint32_t *receive_slots; /* per stage: payload buffers it must hold at most; 0 is 1 */
     rrfp_link_delay_fn link_delay; /* NULL: delivered at once */
     void *link_delay_context;
-    bool poison; /* fill released buffers with NaN */
+    bool poison; /* fill released buffers with bytes 0xff: NaN as float32 and bfloat16 */
 } rrfp_inproc_config;
 
 /*
  * Endpoints of all stages of one process: lock-free multi-producer queues,
  * payloads copied once into a buffer of the receiver when they are delivered,
  * a delivery thread only when link_delay is given.  `endpoints` has room for
- * `stages` pointers; destroying the last endpoint frees what they share.
+ * `stages` pointers; destroying the last endpoint frees what they share, messages
+ * on their way included.
+ *
+ * Nothing is allocated after this call, except when a stage has more sends
+ * unfinished at once (not yet reported to both sides) than ever before and than
+ * twice its receive slots: its table of sends then doubles.  Releasing a buffer
+ * twice, or one that is not this endpoint's, prints a line and aborts in
+ * RRFP_DEBUG builds; otherwise it changes nothing.
  */
 rrfp_status rrfp_inproc_create(const rrfp_inproc_config *config, rrfp_transport **endpoints,
                                rrfp_error *error);
