@@ -283,6 +283,9 @@ static bool replay_safe(const rrfp_stage *stage, const replay *r, rrfp_kind kind
     if (RRFP_MUTANT_IS(RRFP_MUTANT_SAFETY_SKIPPED)) {
         return true;
     }
+    if (stage->forward_only) { /* holds nothing once it has run */
+        return true;
+    }
     if (kind == RRFP_B) {
         return r->pending_peak < stage->pending_limit;
     }

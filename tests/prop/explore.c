@@ -34,6 +34,9 @@ static bool in_quick_matrix(const pipe_setup *u)
     if (pieces == 4 && M == 4) {
         return u->max_inflight == 2 && u->max_pending_w == 1;
     }
+    if (pieces == 4 && M == 3) { /* three in flight are all */
+        return u->max_inflight <= 2 || u->max_pending_w == 1;
+    }
     return pieces <= 4 || M <= 2;
 #endif
 }

@@ -99,6 +99,25 @@ static void test_overtaking_keeps_the_rest_possible(void **state)
     script_finish(&x);
 }
 
+/* Evaluation holds nothing between tasks: one slot never forbids overtaking. */
+static void test_overtaking_forward_only(void **state)
+{
+    (void)state;
+    script x = script_make(2, 1, 3, 1, RRFP_RULE_LIST);
+    x.config.forward_only = true;
+    x.config.hint_distance = 1;
+    x.config.budget.max_inflight = 1;
+    script_order(&x, "F0.0 BW0.0 F0.1 BW0.1 F0.2 BW0.2"); /* the backwards are ignored */
+    expect_begin(&x, "idle:input-f");
+    expect_input(&x, "F0.2", "idle:order");
+    expect_input(&x, "F0.1", "F0.1*");
+    expect_end(&x, "F0.1", "-aF0.1 -rF0.1 F0.2*");
+    expect_end(&x, "F0.2", "-aF0.2 -rF0.2 idle:input-f");
+    expect_input(&x, "F0.0", "F0.0");
+    expect_end(&x, "F0.0", "-aF0.0 -rF0.0 done");
+    script_finish(&x);
+}
+
 /* Within the window a dynamic rule ranks: B first here, though F is earlier. */
 static void test_rule_in_window(void **state)
 {
@@ -204,6 +223,7 @@ int main(void)
         cmocka_unit_test(test_fixed_waits),
         cmocka_unit_test(test_distance_one),
         cmocka_unit_test(test_overtaking_keeps_the_rest_possible),
+        cmocka_unit_test(test_overtaking_forward_only),
         cmocka_unit_test(test_rule_in_window),
         cmocka_unit_test(test_w_places),
         cmocka_unit_test(test_fused_out_of_turn),
