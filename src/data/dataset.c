@@ -79,7 +79,8 @@ rrfp_status rrfp_dataset_add_tokens(rrfp_dataset *dataset, uint32_t source, toke
         return RRFP_OK;
     }
     if (__builtin_add_overflow(dataset->token_count, count, &total) || total > INT64_MAX / 2) {
-        return rrfp_error_set(error, RRFP_ERR_FORMAT, "'%s' makes the stream longer than 2^62 tokens",
+        return rrfp_error_set(error, RRFP_ERR_FORMAT,
+                              "'%s' makes the stream longer than 2^62 tokens",
                               dataset->sources[source].path);
     }
     if (last != NULL && last->source == source && last->file_offset + last->count == file_offset) {
@@ -146,7 +147,8 @@ static rrfp_status try_megatron(rrfp_dataset *dataset, const char *path, bool *f
         status = rrfp_file_map_open(path, &map, error);
         if (status == RRFP_OK && rrfp_megatron_is_index(&map)) {
             status = rrfp_error_set(error, RRFP_ERR_INVALID,
-                                    "'%s' is a Megatron index; name it PREFIX.idx, beside PREFIX.bin",
+                                    "'%s' is a Megatron index; name it PREFIX.idx, beside "
+                                    "PREFIX.bin",
                                     path);
         }
         rrfp_file_map_close(&map);

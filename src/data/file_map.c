@@ -30,7 +30,8 @@ rrfp_status rrfp_file_map_open(const char *path, rrfp_file_map *out, rrfp_error 
         status = rrfp_error_set(error, RRFP_ERR_IO, "cannot examine '%s': %s", path,
                                 strerror(errno));
     } else if (!S_ISREG(info.st_mode)) {
-        status = rrfp_error_set(error, RRFP_ERR_IO, "'%s' is not a regular file; give a file on disk",
+        status = rrfp_error_set(error, RRFP_ERR_IO,
+                                "'%s' is not a regular file; give a file on disk",
                                 path);
     } else if (info.st_size > 0) {
         void *address = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -215,7 +215,8 @@ static rrfp_status bpe_encode(const rrfp_tokenizer *tokenizer, const uint8_t *te
     rrfp_piece_cursor *cursor = NULL;
     workspace space = {0};
     id_buffer buffer = {0};
-    rrfp_status status = rrfp_piece_cursor_open(bpe->pretokenizer, text, text_bytes, &cursor, error);
+    rrfp_status status =
+        rrfp_piece_cursor_open(bpe->pretokenizer, text, text_bytes, &cursor, error);
 
     if (status == RRFP_OK && !id_buffer_reserve(&buffer, text_bytes / 4 + 1)) {
         status = no_memory(error);

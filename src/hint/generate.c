@@ -12,8 +12,9 @@
  *   zb-h1, zb-h2        the backward is B; W of the i-th backward follows the (i+s)-th, so that
  *                       later stages, whose B's others wait for, run ahead
  *
- * zb-v is what the stage machines do with unit times on the V placement at the
- * memory of 1F1B (B first, then F, then W).
+ * zb-v is what the stage machines do with unit times on the V placement with P
+ * microbatches in flight, ranking B, F of chunk 1, F of chunk 0, W: no bubble
+ * on any stage for M >= 2P (Qi et al. 2024, at T_F = T_B = T_W).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -148,18 +149,45 @@ static uint32_t warm_up(const rrfp_shape *shape, uint32_t stage, bool deep, uint
     return (uint32_t)(warm < total ? warm : total);
 }
 
+/* Ranks B, then F of the second chunk (it leads to B's), then F of the first, then W. */
+static void zb_v_ranking(const rrfp_shape *shape, rrfp_lists *lists)
+{
+    uint32_t count = shape->microbatches;
+    for (uint32_t s = 0; s < shape->stages; s++) {
+        for (uint32_t m = 0; m < count; m++) {
+            put(lists, s, RRFP_B, 1, m);
+            put(lists, s, RRFP_B, 0, m);
+        }
+        for (uint32_t m = 0; m < 2 * count; m++) {
+            put(lists, s, RRFP_F, m < count ? 1 : 0, m % count);
+        }
+        for (uint32_t m = 0; m < count; m++) {
+            put(lists, s, RRFP_W, 1, m);
+            put(lists, s, RRFP_W, 0, m);
+        }
+    }
+}
+
 static rrfp_status zb_v(const rrfp_shape *shape, rrfp_lists *lists, rrfp_error *error)
 {
+    rrfp_lists ranking;
     rrfp_budget *budgets = calloc(shape->stages, sizeof *budgets);
-    if (budgets == NULL) {
-        return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory");
+    rrfp_status status = rrfp_lists_init(&ranking, shape->stages,
+                                         (size_t)6 * shape->microbatches, error);
+    if (status == RRFP_OK && budgets == NULL) {
+        status = rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory");
     }
-    for (uint32_t s = 0; s < shape->stages; s++) {
-        budgets[s].max_inflight = shape->stages;
+    if (status == RRFP_OK) {
+        zb_v_ranking(shape, &ranking);
+        for (uint32_t s = 0; s < shape->stages; s++) {
+            budgets[s].max_inflight = shape->stages;
+        }
+        rrfp_plan plan = {.shape = *shape, .rule = RRFP_RULE_LIST, .split_backward = true,
+                          .hint_distance = RRFP_DISTANCE_UNBOUNDED, .budgets = budgets,
+                          .orders = &ranking};
+        status = rrfp_plan_run(&plan, lists, NULL, error);
     }
-    rrfp_plan plan = {.shape = *shape, .rule = RRFP_RULE_BFW, .split_backward = true,
-                      .hint_distance = RRFP_DISTANCE_UNBOUNDED, .budgets = budgets};
-    rrfp_status status = rrfp_plan_run(&plan, lists, NULL, error);
+    rrfp_lists_free(&ranking);
     free(budgets);
     return status;
 }

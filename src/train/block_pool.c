@@ -11,10 +11,10 @@ rrfp_status rrfp_block_pool_init(rrfp_block_pool *pool, size_t block_bytes, size
 {
     memset(pool, 0, sizeof *pool);
     pool->block_bytes = (block_bytes + 63) / 64 * 64;
-    pool->count = count;
     if (pool->block_bytes == 0 || count == 0) {
         return RRFP_OK;
     }
+    pool->count = count;
     if (count > UINT32_MAX || pool->block_bytes > SIZE_MAX / count) {
         return rrfp_error_set(error, RRFP_ERR_NOMEM,
                               "%s: %zu blocks of %zu bytes do not fit the address space; lower "

@@ -33,7 +33,9 @@ static bool run_forward(rrfp_worker *worker, rrfp_task task, const rrfp_chunk_ra
     double loss_sum = 0.0;
     slot->activation =
         take(worker, &worker->activation_pools[task.chunk], "activations", &ok);
-    slot->retained = take(worker, &worker->retained_pools[task.chunk], "activations", &ok);
+    if (worker->sizes[task.chunk].forward_retains || !microbatch->training) {
+        slot->retained = take(worker, &worker->retained_pools[task.chunk], "activations", &ok);
+    }
     float *output = range->has_head || !ok ? NULL : take_output(worker, slot, RRFP_F, &ok);
     if (!ok) {
         return false;
@@ -51,6 +53,9 @@ static bool run_backward(rrfp_worker *worker, rrfp_task task, const rrfp_chunk_r
 {
     bool ok = true;
     float *grad = range->has_embedding ? NULL : take_output(worker, slot, RRFP_B, &ok);
+    if (!worker->sizes[task.chunk].forward_retains) { /* recomputed now */
+        slot->retained = take(worker, &worker->retained_pools[task.chunk], "activations", &ok);
+    }
     if (!ok) {
         return false;
     }
