@@ -129,6 +129,9 @@ rrfp_status rrfp_worker_init_machines(rrfp_worker *worker, rrfp_error *error)
         config.hint_distance = RRFP_DISTANCE_UNBOUNDED;
         config.order = NULL;
         config.order_count = 0;
+        /* One forward runs at a time whatever the budget; a tight one would only ask for
+         * microbatch order while later microbatches fill the receive buffers. */
+        config.budget = (rrfp_budget){.max_inflight = pipeline->shape.microbatches};
         status = rrfp_stage_create(&config, &worker->eval_machine, error);
     }
     free(bytes);
