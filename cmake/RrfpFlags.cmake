@@ -3,6 +3,8 @@ add_library(rrfp_flags INTERFACE)
 target_compile_options(rrfp_flags INTERFACE -Wall -Wextra -Wshadow -Wvla
   $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition>)
 target_compile_definitions(rrfp_flags INTERFACE _GNU_SOURCE RRFP_VERSION_STRING="${PROJECT_VERSION}")
+# clang reports every "omp simd" loop that it cannot vectorise under a sanitizer or without -O3.
+target_compile_options(rrfp_flags INTERFACE $<$<COMPILE_LANG_AND_ID:C,Clang>:-Wno-pass-failed>)
 if(RRFP_WERROR)
   target_compile_options(rrfp_flags INTERFACE -Werror)
 endif()
@@ -22,4 +24,8 @@ if(RRFP_SANITIZE)
     -fno-sanitize-recover=all)
   target_link_options(rrfp_flags INTERFACE -fsanitize=${RRFP_SANITIZE})
   target_compile_definitions(rrfp_flags INTERFACE RRFP_SANITIZED=1)
+endif()
+if(RRFP_FUZZ)
+  # Coverage of the whole library guides the fuzzers; only their own targets link a driver.
+  target_compile_options(rrfp_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()

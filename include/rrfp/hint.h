@@ -86,10 +86,14 @@ rrfp_status rrfp_hint_write_table(const rrfp_hint *hint, FILE *out, rrfp_error *
  * Reads such a file and checks it: every task of every global chunk exactly
  * once on the rank that owns it (ownership is inferred and must be looped or
  * V), kinds consistent, each stage's own order F<I<W, and feasible across
- * stages.  `microbatches` 0 infers M.  The error names row and cell.
+ * stages.  0 infers stages, chunks or microbatches.  The error names row and cell.
  */
 rrfp_status rrfp_hint_read_csv(const char *path, uint32_t stages, uint32_t chunks,
                                uint32_t microbatches, rrfp_hint **hint_out, rrfp_error *error);
+/* The same from memory; `name` is for messages. */
+rrfp_status rrfp_hint_parse_csv(const char *name, const char *text, size_t text_bytes,
+                                uint32_t stages, uint32_t chunks, uint32_t microbatches,
+                                rrfp_hint **hint_out, rrfp_error *error);
 
 #ifdef __cplusplus
 }

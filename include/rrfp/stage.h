@@ -33,10 +33,15 @@
  *
  * Why it cannot deadlock (work-conserving orders, any hint, any V, any
  * placement, max_inflight >= 1, max_pending_w >= 1):
- *   - call o the smallest microbatch with an unfinished task anywhere.  On each
- *     stage, slots (and bytes) are reserved so that the smallest microbatch not
- *     yet retired there can always start its remaining F's: another
- *     microbatch's F is admitted only if after it enough stays free.
+ *   - call o the smallest microbatch with an unfinished task anywhere.  Slots
+ *     and bytes are lent as a bank lends: every state is one from which the
+ *     microbatches can be finished one after the other, oldest first, each with
+ *     what is free and what the older ones gave back (free + held by older >=
+ *     still needed, for every microbatch).  An F is admitted if the state after
+ *     it is such a state; so the remaining F's of o, before which nobody is
+ *     left, always fit.  A reserve for the oldest alone would not do: with
+ *     several chunks it gives its slots back one by one, others take them, and
+ *     the next oldest finds too few.
  *   - a B whose W could not run next (an older microbatch of the same chunk has
  *     not done its W, accumulate=ordered) leaves one pending-W slot free for
  *     the oldest; when all slots are taken some W is runnable.
@@ -47,6 +52,8 @@
  * of the committed order still fits the budgets afterwards; the head of the
  * order therefore always fits, and the committed order is itself an execution
  * of the whole pipeline, so its earliest unfinished task is always startable.
+ * "The rest fits" is exact: done early, an F adds its cost, a B its pending W to
+ * what every entry it passes asks for, and changes nothing behind its own place.
  *
  * Thread-safety: a machine belongs to one thread at a time.
  */
@@ -63,11 +70,22 @@ extern "C" {
 typedef enum rrfp_rule {
     RRFP_RULE_LIST = 0, /* an ordered list of tasks; first ready entry wins */
     RRFP_RULE_BF,       /* rounds: one B, then one F */
-    RRFP_RULE_BFW,      /* BF on a split backward; W only when neither is ready */
+    RRFP_RULE_BFW,      /* BF, for a split backward only; W only when neither is ready */
     RRFP_RULE_FB,       /* rounds: one F, then one B */
     RRFP_RULE_B_PRIO,   /* B whenever one is ready */
     RRFP_RULE_F_PRIO    /* F whenever one is ready */
 } rrfp_rule;
+
+/*
+ * Within F: smaller chunk, then smaller microbatch; within B: larger chunk, then
+ * smaller microbatch.  W comes last with every dynamic rule (larger chunk, then
+ * smaller microbatch) and where the list says with a list, an owed W (see below)
+ * behind the whole list.  A round whose turn (B or F) cannot start takes the other
+ * one; a W that fills a gap ends the round.  When a ready B fits but for the
+ * pending-W budget and some W can run, that W runs in its place.
+ * When slots or bytes do not do for the first F of a chunk in the list, the
+ * smallest ready microbatch of that chunk stands for it.
+ */
 
 typedef enum rrfp_accumulate {
     RRFP_ACCUMULATE_ORDERED = 0, /* W of a chunk run in microbatch order: bit-reproducible */
@@ -98,6 +116,13 @@ typedef struct rrfp_stage_config {
      * Committed order, or the list of RRFP_RULE_LIST.  Borrowed during create.
      * Contains every task of this stage exactly once: F and BW, or F, B and W
      * when split_backward.  NULL for the dynamic rules with unbounded distance.
+     * forward_only: every F once; other entries may be there and are ignored.
+     *
+     * For a finite distance the order must be executable on this stage: F before
+     * B before W, chunks in the order data passes them.  With accumulate=ordered
+     * the W entries of a chunk are places: the k-th one runs the W of microbatch
+     * k, and moves right behind the B of k where that B comes later.  So every
+     * such order can run, whatever the order of its W.
      */
     const rrfp_task *order;
     size_t order_count;
@@ -108,6 +133,9 @@ typedef struct rrfp_stage_config {
  * accumulate=ordered) is started as B; its W is owed and started later, as a
  * task of its own, when its turn comes.  So a fused schedule is never delayed
  * by the order of accumulation, and sums stay in microbatch order.
+ * In a committed order the owed W of a BW out of turn has its place right behind
+ * the BW (or owed W) whose end makes its turn; a BW that was started as B by
+ * overtaking keeps its own place for the W.
  */
 
 typedef enum rrfp_event_kind {
@@ -121,12 +149,19 @@ typedef struct rrfp_event {
     rrfp_task task;
 } rrfp_event;
 
+/*
+ * Each call answers with all that follows from it, the decision last: START, IDLE
+ * or STEP_DONE whenever the stage is free, nothing while a task runs.  The last
+ * chunk's F and the first chunk's B have no output: nobody reads it.
+ */
 typedef enum rrfp_action_kind {
     RRFP_ACTION_START,     /* run `task` now (kind F, B, W or BW) */
-    RRFP_ACTION_SEND,      /* send the output of `task` (F or B) to peer_stage/peer_chunk */
+    RRFP_ACTION_SEND,      /* send the output of `task` to peer_stage/peer_chunk; its kind is F
+                              or B, B also for a BW; SEND_COMPLETED names the same task */
     RRFP_ACTION_DELIVER,   /* output of `task` stays here: it is the input of the task of the
                               same kind on local chunk peer_chunk; already marked ready */
-    RRFP_ACTION_RELEASE,   /* nobody needs buffer `buffer` of `task` any more */
+    RRFP_ACTION_RELEASE,   /* nobody needs buffer `buffer` of `task` any more; `task` is the one
+                              that made it: F for ACTIVATION and RETAINED, F or B for OUTPUT */
     RRFP_ACTION_IDLE,      /* nothing can start; `reason` says why */
     RRFP_ACTION_STEP_DONE  /* every task of this stage is done and every send completed */
 } rrfp_action_kind;
@@ -134,13 +169,15 @@ typedef enum rrfp_action_kind {
 typedef enum rrfp_buffer {
     RRFP_BUFFER_ACTIVATION, /* what B alone needs: free after B (forward_only: after F) */
     RRFP_BUFFER_RETAINED,   /* what W needs: free after W (forward_only: after F) */
-    RRFP_BUFFER_OUTPUT      /* the message made by `task`: free after its send completed */
+    RRFP_BUFFER_OUTPUT      /* the message made by `task`: free after its send completed, or,
+                               delivered on the stage, after the task that read it */
 } rrfp_buffer;
 
 /* Why a free stage starts nothing.  Ordered: the first that applies is reported. */
 typedef enum rrfp_idle_reason {
     RRFP_IDLE_NONE = 0,
-    RRFP_IDLE_BUDGET,   /* a task is ready, the in-flight or pending-W budget forbids it */
+    RRFP_IDLE_BUDGET,   /* a task is ready, the in-flight or pending-W budget forbids it (a W
+                           waiting for older microbatches is not ready) */
     RRFP_IDLE_ORDER,    /* a task is ready and fits, the fixed order or distance forbids it */
     RRFP_IDLE_INPUT_F,  /* waits for an activation; forwards remain */
     RRFP_IDLE_INPUT_B,  /* all forwards done; waits for gradients */
@@ -157,8 +194,9 @@ typedef struct rrfp_action {
     rrfp_idle_reason reason; /* IDLE */
     uint32_t peer_stage;     /* SEND */
     uint32_t peer_chunk;     /* SEND, DELIVER: local chunk at the peer */
-    bool out_of_hint;        /* START: an earlier entry of the order/ranking was skipped
-                                because it was not ready or did not fit */
+    bool out_of_hint;        /* START: an earlier entry of the order or list was skipped because
+                                it was not ready or did not fit; with a dynamic rule: a smaller
+                                microbatch of the same kind and chunk was */
 } rrfp_action;
 
 enum { RRFP_MAX_ACTIONS = 8 }; /* most actions one call returns */
@@ -181,7 +219,8 @@ typedef struct rrfp_stage_counters { /* of the current step, reset by begin_step
  * destroys it).  The only function here that allocates.  RRFP_ERR_INVALID for
  * a bad value, RRFP_ERR_INFEASIBLE if the bytes budget is under one whole
  * microbatch (the text names the least value that works) or if the committed
- * order of a finite distance cannot fit the budgets.
+ * order of a finite distance is not executable or does not fit the budgets (the
+ * text names the entry, and the least budget the whole order needs).
  */
 rrfp_status rrfp_stage_create(const rrfp_stage_config *config, rrfp_stage **stage_out,
                               rrfp_error *error);
@@ -201,10 +240,16 @@ rrfp_status rrfp_stage_handle(rrfp_stage *stage, const rrfp_event *event, rrfp_a
 
 const rrfp_stage_counters *rrfp_stage_get_counters(const rrfp_stage *stage); /* borrowed */
 
-/* True when `task` is in the ready set now (inputs here, not started). */
+/*
+ * True when `task` is in the ready set now (inputs here, not started): F, BW or B
+ * by split_backward, and W (an owed one too) when its turn has come.
+ */
 bool rrfp_stage_is_ready(const rrfp_stage *stage, rrfp_task task);
 
-/* Snapshots, for explorers: plain bytes, equal iff the machines behave equally. */
+/*
+ * Snapshots, for explorers: plain bytes, equal iff the machines behave equally.
+ * Peaks and counts of dispatches are statistics and not part of them.
+ */
 size_t rrfp_stage_snapshot_bytes(const rrfp_stage *stage);
 void rrfp_stage_snapshot(const rrfp_stage *stage, void *bytes);
 void rrfp_stage_restore(rrfp_stage *stage, const void *bytes);

@@ -38,8 +38,7 @@ static bool admit_f(const rrfp_stage *stage, uint32_t chunk, uint32_t *barrier)
 {
     *barrier = NONE;
     for (uint32_t i = 0; i < RRFP_LEDGER_COUNT; i++) {
-        if (!rrfp_ledger_admits(&stage->ledger[i], &stage->shape, stage->next_f, chunk,
-                                barrier)) {
+        if (!rrfp_ledger_admits(&stage->ledger[i], &stage->shape, stage->next_f, chunk, barrier)) {
             return false;
         }
     }
@@ -48,8 +47,7 @@ static bool admit_f(const rrfp_stage *stage, uint32_t chunk, uint32_t *barrier)
 
 static rrfp_task task_of(rrfp_kind kind, uint32_t chunk, uint32_t microbatch)
 {
-    return (rrfp_task){
-        .kind = (uint8_t)kind, .chunk = (uint16_t)chunk, .microbatch = microbatch};
+    return (rrfp_task){.kind = (uint8_t)kind, .chunk = (uint16_t)chunk, .microbatch = microbatch};
 }
 
 static rrfp_kind backward_kind(const rrfp_stage *stage, uint32_t chunk, uint32_t microbatch)
@@ -63,8 +61,8 @@ static bool rule_f(const rrfp_stage *stage, rrfp_choice *choice)
 {
     for (uint32_t c = 0; c < stage->shape.chunks; c++) {
         uint32_t barrier;
-        uint32_t m = rrfp_bitset_first(&stage->ready_layout,
-                                       rrfp_stage_ready_set(stage, RRFP_CLASS_F, c));
+        uint32_t m =
+            rrfp_bitset_first(&stage->ready_layout, rrfp_stage_ready_set(stage, RRFP_CLASS_F, c));
         if (m != NONE && admit_f(stage, c, &barrier) && m <= barrier) {
             choice->task = task_of(RRFP_F, c, m);
             choice->out_of_hint = m != stage->next_f[c];
@@ -77,8 +75,8 @@ static bool rule_f(const rrfp_stage *stage, rrfp_choice *choice)
 static bool rule_w(const rrfp_stage *stage, rrfp_choice *choice)
 {
     for (uint32_t c = stage->shape.chunks; c-- > 0;) {
-        uint32_t m = rrfp_bitset_first(&stage->ready_layout,
-                                       rrfp_stage_ready_set(stage, RRFP_CLASS_W, c));
+        uint32_t m =
+            rrfp_bitset_first(&stage->ready_layout, rrfp_stage_ready_set(stage, RRFP_CLASS_W, c));
         if (m != NONE) {
             choice->task = task_of(RRFP_W, c, m);
             choice->out_of_hint = m != stage->next_w[c];
@@ -92,8 +90,8 @@ static bool rule_b(const rrfp_stage *stage, rrfp_choice *choice)
 {
     admission admitted = admit_b(stage);
     for (uint32_t c = stage->shape.chunks; c-- > 0;) {
-        uint32_t m = rrfp_bitset_first(&stage->ready_layout,
-                                       rrfp_stage_ready_set(stage, RRFP_CLASS_B, c));
+        uint32_t m =
+            rrfp_bitset_first(&stage->ready_layout, rrfp_stage_ready_set(stage, RRFP_CLASS_B, c));
         if (m == NONE) {
             continue;
         }
@@ -163,8 +161,8 @@ static best list_w(const rrfp_stage *stage)
 {
     best b = {.place = NONE};
     for (uint32_t c = stage->shape.chunks; c-- > 0;) {
-        uint32_t rank = rrfp_bitset_first(&stage->ready_layout,
-                                          rrfp_stage_ready_set(stage, RRFP_CLASS_W, c));
+        uint32_t rank =
+            rrfp_bitset_first(&stage->ready_layout, rrfp_stage_ready_set(stage, RRFP_CLASS_W, c));
         if (rank != NONE) {
             consider(&b, place_of(stage, RRFP_CLASS_W, c, rank), RRFP_W, c,
                      item_of(stage, RRFP_CLASS_W, c, rank));
@@ -176,8 +174,8 @@ static best list_w(const rrfp_stage *stage)
 static void list_f(const rrfp_stage *stage, uint32_t c, best *b)
 {
     uint32_t barrier;
-    uint32_t rank = rrfp_bitset_first(&stage->ready_layout,
-                                      rrfp_stage_ready_set(stage, RRFP_CLASS_F, c));
+    uint32_t rank =
+        rrfp_bitset_first(&stage->ready_layout, rrfp_stage_ready_set(stage, RRFP_CLASS_F, c));
     if (rank == NONE || !admit_f(stage, c, &barrier)) {
         return;
     }
@@ -211,11 +209,9 @@ static void list_b(const rrfp_stage *stage, uint32_t c, admission admitted, cons
         b->place = place;
         b->makes_room = true;
     }
-    if (admitted == ADMIT_NEXT_W &&
-        rrfp_stage_state(stage, c, next) == RRFP_STATE_B_READY) {
+    if (admitted == ADMIT_NEXT_W && rrfp_stage_state(stage, c, next) == RRFP_STATE_B_READY) {
         rank = rrfp_stage_rank(stage, RRFP_CLASS_B, c, next);
-        consider(b, place_of(stage, RRFP_CLASS_B, c, rank), backward_kind(stage, c, next), c,
-                 next);
+        consider(b, place_of(stage, RRFP_CLASS_B, c, rank), backward_kind(stage, c, next), c, next);
     }
 }
 
@@ -287,6 +283,9 @@ static bool replay_safe(const rrfp_stage *stage, const replay *r, rrfp_kind kind
     if (RRFP_MUTANT_IS(RRFP_MUTANT_SAFETY_SKIPPED)) {
         return true;
     }
+    if (stage->forward_only) { /* holds nothing once it has run */
+        return true;
+    }
     if (kind == RRFP_B) {
         return r->pending_peak < stage->pending_limit;
     }
@@ -329,11 +328,6 @@ static bool ranks_before(rrfp_task a, rrfp_task b)
     return a.microbatch < b.microbatch;
 }
 
-static uint32_t class_of(uint8_t kind)
-{
-    return kind == RRFP_F ? RRFP_CLASS_F : kind == RRFP_W ? RRFP_CLASS_W : RRFP_CLASS_B;
-}
-
 /* *unsafe: a ready task of the window was refused for the budgets. */
 static bool choose_in_window(const rrfp_stage *stage, rrfp_choice *choice, bool *unsafe)
 {
@@ -352,11 +346,11 @@ static bool choose_in_window(const rrfp_stage *stage, rrfp_choice *choice, bool 
         rrfp_task entry = stage->order[place];
         rrfp_task task;
         if (entry_ready(stage, entry, &task)) {
-            uint32_t class = class_of(task.kind);
+            uint32_t class = rrfp_stage_class(task.kind);
             if (!replay_safe(stage, &r, (rrfp_kind)task.kind, task.chunk)) {
                 *unsafe = true;
-            } else if (!has[class] || (stage->rule != RRFP_RULE_LIST &&
-                                       ranks_before(task, found[class]))) {
+            } else if (!has[class] ||
+                       (stage->rule != RRFP_RULE_LIST && ranks_before(task, found[class]))) {
                 found[class] = task;
                 has[class] = true;
                 places[class] = place;
@@ -409,20 +403,19 @@ static bool ready_but_full(const rrfp_stage *stage, bool *any)
     *any = false;
     for (uint32_t c = 0; c < stage->shape.chunks; c++) {
         bool ready[RRFP_CLASS_COUNT];
-        for (uint32_t class = 0; class < RRFP_CLASS_COUNT; class++) {
+        for (uint32_t class = 0; class < RRFP_CLASS_COUNT; class ++) {
             ready[class] = rrfp_bitset_first(&stage->ready_layout,
                                              rrfp_stage_ready_set(stage, class, c)) != NONE;
             *any = *any || ready[class];
         }
         for (uint32_t i = 0; ready[RRFP_CLASS_F] && i < RRFP_LEDGER_COUNT; i++) {
             const rrfp_ledger *ledger = &stage->ledger[i];
-            full = full || (ledger->limited &&
-                            ledger->capacity - *ledger->used < ledger->start[c]);
+            full = full || (ledger->limited && ledger->capacity - *ledger->used < ledger->start[c]);
         }
         bool fuses = !stage->split && stage->next_w[c] < stage->shape.microbatches &&
                      rrfp_stage_state(stage, c, stage->next_w[c]) == RRFP_STATE_B_READY;
-        full = full || (ready[RRFP_CLASS_B] && !fuses &&
-                        stage->head->pending_w >= stage->pending_limit);
+        full = full ||
+               (ready[RRFP_CLASS_B] && !fuses && stage->head->pending_w >= stage->pending_limit);
     }
     return full;
 }

@@ -51,8 +51,7 @@ static inline bool rrfp_bitset_has(const uint64_t *set, uint32_t member)
     return (set[member / 64] >> (member % 64)) & 1;
 }
 
-static inline void rrfp_bitset_add(const rrfp_bitset_layout *layout, uint64_t *set,
-                                   uint32_t member)
+static inline void rrfp_bitset_add(const rrfp_bitset_layout *layout, uint64_t *set, uint32_t member)
 {
     for (uint32_t level = 0; level < layout->levels; level++) {
         uint64_t *word = &set[layout->offset[level] + member / 64];
@@ -103,8 +102,7 @@ static inline uint32_t rrfp_bitset_next(const rrfp_bitset_layout *layout, const 
         if (word != 0) {
             uint32_t index = member / 64 * 64 + (uint32_t)__builtin_ctzll(word);
             while (level-- > 0) {
-                index = index * 64 +
-                        (uint32_t)__builtin_ctzll(set[layout->offset[level] + index]);
+                index = index * 64 + (uint32_t)__builtin_ctzll(set[layout->offset[level] + index]);
             }
             return index;
         }

@@ -62,8 +62,8 @@ void rrfp_ledger_give(rrfp_ledger *ledger, uint32_t microbatches, uint32_t micro
  * Which microbatches may start their F on `chunk`: false for none, else those up
  * to *barrier, which is only ever lowered.
  */
-bool rrfp_ledger_admits(const rrfp_ledger *ledger, const rrfp_shape *shape,
-                        const uint32_t *next_f, uint32_t chunk, uint32_t *barrier)
+bool rrfp_ledger_admits(const rrfp_ledger *ledger, const rrfp_shape *shape, const uint32_t *next_f,
+                        uint32_t chunk, uint32_t *barrier)
 {
     uint64_t cost = ledger->start[chunk];
     uint64_t spare = ledger->capacity - *ledger->used;

@@ -9,11 +9,6 @@
 
 #define NO_PLACE UINT32_MAX
 
-static uint32_t class_of(uint8_t kind)
-{
-    return kind == RRFP_F ? RRFP_CLASS_F : kind == RRFP_W ? RRFP_CLASS_W : RRFP_CLASS_B;
-}
-
 /* --- every task exactly once -------------------------------------------------------------- */
 
 static bool kind_fits(const rrfp_stage *stage, uint8_t kind)
@@ -41,7 +36,7 @@ static rrfp_status check_entry(const rrfp_stage *stage, size_t index, rrfp_task 
                               stage->stage, index + 1, name, entry.chunk, entry.microbatch,
                               shape->chunks, shape->microbatches);
     }
-    uint8_t bit = (uint8_t)(1u << class_of(entry.kind));
+    uint8_t bit = (uint8_t)(1u << rrfp_stage_class(entry.kind));
     size_t item = rrfp_stage_item(stage, entry.chunk, entry.microbatch);
     if (seen[item] & bit) {
         return rrfp_error_set(error, RRFP_ERR_INVALID,
@@ -63,7 +58,8 @@ static rrfp_status check_complete(const rrfp_stage *stage, const uint8_t *seen, 
     for (uint32_t k = 0; k < count; k++) {
         for (uint32_t c = 0; c < shape->chunks; c++) {
             for (uint32_t m = 0; m < shape->microbatches; m++) {
-                if (!(seen[rrfp_stage_item(stage, c, m)] & 1u << class_of((uint8_t)kinds[k]))) {
+                if (!(seen[rrfp_stage_item(stage, c, m)] &
+                      1u << rrfp_stage_class((uint8_t)kinds[k]))) {
                     return rrfp_error_set(error, RRFP_ERR_INVALID,
                                           "stage %u: the order lacks %s of chunk %u, microbatch "
                                           "%u; every task must appear once",
@@ -109,7 +105,7 @@ static rrfp_status check_legal(const rrfp_stage *stage, size_t index, rrfp_task 
                               stage->stage, index + 1, rrfp_kind_name((rrfp_kind)entry.kind), c, m,
                               rrfp_kind_name(needs), needs_chunk, m);
     }
-    seen[rrfp_stage_item(stage, c, m)] |= (uint8_t)(1u << class_of(entry.kind));
+    seen[rrfp_stage_item(stage, c, m)] |= (uint8_t)(1u << rrfp_stage_class(entry.kind));
     return RRFP_OK;
 }
 
@@ -128,7 +124,7 @@ typedef struct walk {
     size_t pending_at;
 } walk;
 
-#define NOWHERE SIZE_MAX
+#define NO_ENTRY SIZE_MAX
 
 /* Appends a task to the order and accounts for it. */
 static void emit(rrfp_stage *stage, walk *w, size_t index, rrfp_kind kind, uint32_t c, uint32_t m)
@@ -139,7 +135,7 @@ static void emit(rrfp_stage *stage, walk *w, size_t index, rrfp_kind kind, uint3
         if (++w->pending > w->pending_peak) {
             w->pending_peak = w->pending;
         }
-        if (w->pending > stage->pending_limit && w->pending_at == NOWHERE) {
+        if (w->pending > stage->pending_limit && w->pending_at == NO_ENTRY) {
             w->pending_at = index;
         }
     }
@@ -155,7 +151,7 @@ static void emit(rrfp_stage *stage, walk *w, size_t index, rrfp_kind kind, uint3
         if (w->used[i] > w->peak[i]) {
             w->peak[i] = w->used[i];
         }
-        if (ledger->limited && w->used[i] > ledger->capacity && w->peak_at[i] == NOWHERE) {
+        if (ledger->limited && w->used[i] > ledger->capacity && w->peak_at[i] == NO_ENTRY) {
             w->peak_at[i] = index;
         }
         if (kind == RRFP_F && stage->forward_only) {
@@ -206,30 +202,29 @@ static rrfp_status check_budgets(const rrfp_stage *stage, const walk *w,
 {
     static const char *const names[] = {"max_inflight", "max_inflight_bytes"};
     for (uint32_t i = 0; i < RRFP_LEDGER_COUNT; i++) {
-        if (w->peak_at[i] != NOWHERE) {
+        if (w->peak_at[i] != NO_ENTRY) {
             rrfp_task entry = config->order[w->peak_at[i]];
             uint64_t chunks = stage->shape.chunks;
-            uint64_t least = i == RRFP_LEDGER_SLOTS ? (w->peak[i] + chunks - 1) / chunks
-                                                    : w->peak[i];
+            uint64_t least =
+                i == RRFP_LEDGER_SLOTS ? (w->peak[i] + chunks - 1) / chunks : w->peak[i];
             uint64_t given = i == RRFP_LEDGER_SLOTS ? config->budget.max_inflight
                                                     : config->budget.max_inflight_bytes;
-            return rrfp_error_set(error, RRFP_ERR_INFEASIBLE,
-                                  "stage %u: entry %zu of the committed order, %s of chunk %u, "
-                                  "microbatch %u, does not fit %s %llu; the order needs %llu",
-                                  stage->stage, w->peak_at[i] + 1,
-                                  rrfp_kind_name((rrfp_kind)entry.kind), entry.chunk,
-                                  entry.microbatch, names[i], (unsigned long long)given,
-                                  (unsigned long long)least);
+            return rrfp_error_set(
+                error, RRFP_ERR_INFEASIBLE,
+                "stage %u: entry %zu of the committed order, %s of chunk %u, "
+                "microbatch %u, does not fit %s %llu; the order needs %llu",
+                stage->stage, w->peak_at[i] + 1, rrfp_kind_name((rrfp_kind)entry.kind), entry.chunk,
+                entry.microbatch, names[i], (unsigned long long)given, (unsigned long long)least);
         }
     }
-    if (w->pending_at != NOWHERE) {
+    if (w->pending_at != NO_ENTRY) {
         rrfp_task entry = config->order[w->pending_at];
         return rrfp_error_set(error, RRFP_ERR_INFEASIBLE,
                               "stage %u: entry %zu of the committed order, %s of chunk %u, "
                               "microbatch %u, does not fit max_pending_w %u; the order needs %u",
                               stage->stage, w->pending_at + 1,
-                              rrfp_kind_name((rrfp_kind)entry.kind), entry.chunk,
-                              entry.microbatch, stage->pending_limit, w->pending_peak);
+                              rrfp_kind_name((rrfp_kind)entry.kind), entry.chunk, entry.microbatch,
+                              stage->pending_limit, w->pending_peak);
     }
     return RRFP_OK;
 }
@@ -238,7 +233,7 @@ static void index_places(rrfp_stage *stage)
 {
     for (uint32_t p = 0; p < stage->order_count; p++) {
         rrfp_task entry = stage->order[p];
-        size_t base = rrfp_stage_class_base(stage, class_of(entry.kind), entry.chunk);
+        size_t base = rrfp_stage_class_base(stage, rrfp_stage_class(entry.kind), entry.chunk);
         stage->place[base + entry.microbatch] = p;
         if (entry.kind == RRFP_BW) { /* an owed W keeps the place of its BW */
             base = rrfp_stage_class_base(stage, RRFP_CLASS_W, entry.chunk);
@@ -287,7 +282,7 @@ static void rank_list(rrfp_stage *stage, const rrfp_stage_config *config)
         if (stage->forward_only && entry.kind != RRFP_F) {
             continue;
         }
-        uint32_t class = class_of(entry.kind);
+        uint32_t class = rrfp_stage_class(entry.kind);
         uint32_t rank = next_rank[class][entry.chunk]++;
         size_t base = rrfp_stage_class_base(stage, class, entry.chunk);
         stage->rank_of_item[base + entry.microbatch] = rank;
@@ -351,7 +346,7 @@ rrfp_status rrfp_stage_order_build(rrfp_stage *stage, const rrfp_stage_config *c
                                    rrfp_error *error)
 {
     size_t items = (size_t)stage->shape.chunks * stage->shape.microbatches;
-    walk w = {.peak_at = {NOWHERE, NOWHERE}, .pending_at = NOWHERE};
+    walk w = {.peak_at = {NO_ENTRY, NO_ENTRY}, .pending_at = NO_ENTRY};
     if (config->order == NULL) {
         return rrfp_error_set(error, RRFP_ERR_INVALID,
                               "stage %u: %s needs an order of tasks; none was given", stage->stage,

@@ -30,7 +30,7 @@ enum {
     RRFP_STATE_F_RUNS,
     RRFP_STATE_B_WAITS, /* for its gradient */
     RRFP_STATE_B_READY,
-    RRFP_STATE_B_RUNS, /* B or BW */
+    RRFP_STATE_B_RUNS,  /* B or BW */
     RRFP_STATE_W_WAITS, /* for older microbatches */
     RRFP_STATE_W_READY,
     RRFP_STATE_W_RUNS,
@@ -53,7 +53,8 @@ typedef struct rrfp_ledger {
     uint64_t start[RRFP_MAX_CHUNKS];
     uint64_t keep[RRFP_MAX_CHUNKS];
     uint64_t need[RRFP_MAX_CHUNKS]; /* start[c] + start[c+1] + ...: what F(c..V-1) still take */
-    uint64_t *tree; /* in the block: Fenwick sums of what each microbatch holds; NULL if unlimited */
+    uint64_t
+        *tree; /* in the block: Fenwick sums of what each microbatch holds; NULL if unlimited */
     uint64_t *used; /* in the block */
 } rrfp_ledger;
 
@@ -62,14 +63,14 @@ enum { RRFP_LEDGER_SLOTS = 0, RRFP_LEDGER_BYTES = 1, RRFP_LEDGER_COUNT = 2 };
 typedef struct rrfp_stage_head { /* no padding: compared as bytes */
     uint64_t used[RRFP_LEDGER_COUNT];
     uint32_t pending_w;
-    uint32_t tasks_left; /* (chunk, microbatch) pairs not DONE */
+    uint32_t tasks_left;    /* (chunk, microbatch) pairs not DONE */
     uint32_t forwards_left; /* F not ended */
     uint32_t sends_left;
     uint32_t cursor; /* list rule: first entry of the list not started */
     uint32_t microbatch;
     uint16_t chunk;
     uint8_t kind;
-    uint8_t running;  /* kind, chunk, microbatch are valid; else they are zero */
+    uint8_t running; /* kind, chunk, microbatch are valid; else they are zero */
     uint8_t begun;
     uint8_t forward_next; /* phase of the BF and FB rounds */
     uint8_t pad[2];
@@ -129,9 +130,9 @@ struct rrfp_stage {
 };
 
 typedef struct rrfp_choice {
-    rrfp_task task;   /* kind as it will run */
+    rrfp_task task; /* kind as it will run */
     bool out_of_hint;
-    bool gap;         /* a W that filled a gap: a new round of BF or FB begins */
+    bool gap; /* a W that filled a gap: a new round of BF or FB begins */
 } rrfp_choice;
 
 /* ledger.c */
@@ -139,8 +140,11 @@ void rrfp_ledger_take(rrfp_ledger *ledger, uint32_t microbatches, uint32_t chunk
                       uint32_t microbatch);
 void rrfp_ledger_give(rrfp_ledger *ledger, uint32_t microbatches, uint32_t microbatch,
                       uint64_t amount);
-bool rrfp_ledger_admits(const rrfp_ledger *ledger, const rrfp_shape *shape,
-                        const uint32_t *next_f, uint32_t chunk, uint32_t *barrier);
+bool rrfp_ledger_admits(const rrfp_ledger *ledger, const rrfp_shape *shape, const uint32_t *next_f,
+                        uint32_t chunk, uint32_t *barrier);
+
+/* stage.c: brings the public counters up to date */
+void rrfp_stage_note_peaks(rrfp_stage *stage);
 
 /* order.c: tables made at creation */
 rrfp_status rrfp_stage_order_build(rrfp_stage *stage, const rrfp_stage_config *config,
@@ -150,13 +154,17 @@ rrfp_status rrfp_stage_order_build(rrfp_stage *stage, const rrfp_stage_config *c
 bool rrfp_arbiter_choose(const rrfp_stage *stage, rrfp_choice *choice);
 rrfp_idle_reason rrfp_arbiter_idle_reason(const rrfp_stage *stage);
 
+static inline uint32_t rrfp_stage_class(uint8_t kind)
+{
+    return kind == RRFP_F ? RRFP_CLASS_F : kind == RRFP_W ? RRFP_CLASS_W : RRFP_CLASS_B;
+}
+
 static inline size_t rrfp_stage_item(const rrfp_stage *stage, uint32_t chunk, uint32_t microbatch)
 {
     return (size_t)chunk * stage->shape.microbatches + microbatch;
 }
 
-static inline uint8_t rrfp_stage_state(const rrfp_stage *stage, uint32_t chunk,
-                                       uint32_t microbatch)
+static inline uint8_t rrfp_stage_state(const rrfp_stage *stage, uint32_t chunk, uint32_t microbatch)
 {
     return stage->state[rrfp_stage_item(stage, chunk, microbatch)] & RRFP_STATE_MASK;
 }
@@ -164,8 +172,7 @@ static inline uint8_t rrfp_stage_state(const rrfp_stage *stage, uint32_t chunk,
 static inline uint64_t *rrfp_stage_ready_set(const rrfp_stage *stage, uint32_t class,
                                              uint32_t chunk)
 {
-    return stage->ready +
-           (size_t)(class * stage->shape.chunks + chunk) * stage->ready_layout.words;
+    return stage->ready + (size_t)(class * stage->shape.chunks + chunk) * stage->ready_layout.words;
 }
 
 static inline uint64_t *rrfp_stage_ready_f(const rrfp_stage *stage, uint32_t chunk)
@@ -173,8 +180,7 @@ static inline uint64_t *rrfp_stage_ready_f(const rrfp_stage *stage, uint32_t chu
     return stage->ready_f + (size_t)chunk * stage->ready_layout.words;
 }
 
-static inline size_t rrfp_stage_class_base(const rrfp_stage *stage, uint32_t class,
-                                           uint32_t chunk)
+static inline size_t rrfp_stage_class_base(const rrfp_stage *stage, uint32_t class, uint32_t chunk)
 {
     return (size_t)(class * stage->shape.chunks + chunk) * stage->shape.microbatches;
 }

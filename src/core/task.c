@@ -4,14 +4,13 @@
 rrfp_status rrfp_shape_check(const rrfp_shape *shape, rrfp_error *error)
 {
     if (shape->stages < 1 || shape->stages > RRFP_MAX_STAGES) {
-        return rrfp_error_set(error, RRFP_ERR_INVALID,
-                              "stages is %u; it must be between 1 and %d", shape->stages,
-                              RRFP_MAX_STAGES);
+        return rrfp_error_set(error, RRFP_ERR_INVALID, "stages is %u; it must be between 1 and %d",
+                              shape->stages, RRFP_MAX_STAGES);
     }
     if (shape->chunks < 1 || shape->chunks > RRFP_MAX_CHUNKS) {
         return rrfp_error_set(error, RRFP_ERR_INVALID,
-                              "chunks per stage is %u; it must be between 1 and %d",
-                              shape->chunks, RRFP_MAX_CHUNKS);
+                              "chunks per stage is %u; it must be between 1 and %d", shape->chunks,
+                              RRFP_MAX_CHUNKS);
     }
     if (shape->microbatches < 1 || shape->microbatches > RRFP_MAX_MICROBATCHES) {
         return rrfp_error_set(error, RRFP_ERR_INVALID,

@@ -1,11 +1,13 @@
 /*
  * dataset.h - token streams from files, and which sample comes next.
  *
- * Inputs, told apart by content, not by name:
+ * Inputs, told apart by content (but a .bin or .idx file is never text):
  *   text            any file(s); encoded with the tokenizer at open
  *   Megatron        PREFIX.bin + PREFIX.idx (give PREFIX or either file)
  *   llm.c shards    .bin with magic 20240520 (GPT-2, u16) or 20240801 (Llama 3, u32)
- * Token files are read by mmap and never copied whole.
+ * Token files, and text under the byte tokenizer, are read by mmap and never
+ * copied whole.  Several files are joined in the order given, nothing between
+ * them; text is encoded file by file.
  *
  * A sample is T+1 consecutive tokens: T inputs and their T targets.  The
  * stream is cut into floor((n-1)/T) samples, the last `valid_fraction` of them
@@ -41,7 +43,13 @@ typedef enum rrfp_split { RRFP_SPLIT_TRAIN = 0, RRFP_SPLIT_VALID = 1 } rrfp_spli
 
 uint64_t rrfp_dataset_tokens(const rrfp_dataset *dataset);
 uint64_t rrfp_dataset_samples(const rrfp_dataset *dataset, rrfp_split split);
-/* Entropy of the token frequencies in nats: what a model that knows only them reaches. */
+/*
+ * Entropy in nats of the token frequencies of the training split: the loss of a
+ * model that knows only them.  Counts at most the first 50 million tokens, so
+ * that it stays quick on any file; tokens outside the vocabulary are left out
+ * (drawing their sample is the error).  Computed anew by each call; NaN when
+ * there is no memory to count in.
+ */
 double rrfp_dataset_unigram_entropy(const rrfp_dataset *dataset);
 /* Format seen, "text", "megatron" or "llm.c". */
 const char *rrfp_dataset_format(const rrfp_dataset *dataset);
@@ -49,7 +57,7 @@ const char *rrfp_dataset_format(const rrfp_dataset *dataset);
 /*
  * Sample number `index` of the run: training wraps into epochs, each with its
  * own permutation; validation is in file order and wraps.  Writes T inputs
- * and T targets (targets[i] follows tokens[i]).
+ * and T targets (targets[i] follows tokens[i]).  A split without samples is an error.
  */
 rrfp_status rrfp_dataset_sample(const rrfp_dataset *dataset, rrfp_split split, uint64_t index,
                                 int32_t *tokens, int32_t *targets, rrfp_error *error);

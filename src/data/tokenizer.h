@@ -21,6 +21,11 @@ rrfp_status rrfp_tokenizer_open_byte(rrfp_tokenizer **out, rrfp_error *error);
 /* Both files are untrusted input: sizes, ids (dense, unique), merge parts are checked. */
 rrfp_status rrfp_tokenizer_open_bpe(const char *vocab_path, const char *merges_path,
                                     rrfp_tokenizer **out, rrfp_error *error);
+/* The same from memory (all borrowed during the call); the names appear in error lines only. */
+rrfp_status rrfp_tokenizer_open_bpe_memory(const char *vocab, size_t vocab_bytes,
+                                           const char *vocab_name, const char *merges,
+                                           size_t merges_bytes, const char *merges_name,
+                                           rrfp_tokenizer **out, rrfp_error *error);
 void rrfp_tokenizer_close(rrfp_tokenizer *tokenizer); /* NULL is fine */
 
 const char *rrfp_tokenizer_name(const rrfp_tokenizer *tokenizer); /* "byte", "gpt2-bpe" */

@@ -11,8 +11,8 @@
  *   i0 |                    \         the corner above the diagonal is computed
  *      +---------------------\        by the product and then set to zero.
  *
- * The backward makes P again from the kept log-sum-exp (Dao et al. 2022) and needs
- * two half-height blocks, so both directions fit the same scratch.  q, k and v go
+ * The backward makes P again from the kept log-sum-exp (Dao et al. 2022) and holds
+ * P and dS, together 128 rows.  q, k and v go
  * into the products where they lie, by their strides.
  */
 #include "kernels/kernels.h"
@@ -21,7 +21,8 @@
 #include "kernels/team.h"
 #include "kernels/vec.h"
 
-enum { BWD_ROWS = 64, FWD_ROWS = 2 * BWD_ROWS };
+/* Half of 128: the corner above the diagonal wastes less (measured, bench/kernels.c). */
+enum { BLOCK_ROWS = 64 };
 
 typedef struct block {
     float *scores, *dscores; /* (rows, columns) each */
@@ -35,18 +36,18 @@ typedef struct block {
     float *y;
     const float *saved_y, *dy;
     size_t y_stride;
-    float inverse_sum[FWD_ROWS];
+    float inverse_sum[BLOCK_ROWS];
 } block;
 
 size_t rrfp_attention_scratch_floats(size_t t, size_t d)
 {
     (void)d; /* q, k, v and y are used where they lie */
-    return 2 * (t < BWD_ROWS ? t : BWD_ROWS) * t;
+    return 2 * (t < BLOCK_ROWS ? t : BLOCK_ROWS) * t;
 }
 
-static size_t rows_from(size_t first, size_t t, size_t block_rows)
+static size_t rows_from(size_t first, size_t t)
 {
-    return t - first < block_rows ? t - first : block_rows;
+    return t - first < BLOCK_ROWS ? t - first : BLOCK_ROWS;
 }
 
 /* Multiplies row i, columns [0, count), by its dropout factors. */
@@ -114,9 +115,9 @@ void rrfp_attention_fwd(const rrfp_attention_shape *shape, const float *q, const
             size_t g = h * shape->kv_heads / heads;
             const float *keys = k + b * t * shape->kv_stride + g * d;
             const float *values = v + b * t * shape->kv_stride + g * d;
-            for (a.first = 0; a.first < t; a.first += FWD_ROWS) {
+            for (a.first = 0; a.first < t; a.first += BLOCK_ROWS) {
                 size_t position = b * t + a.first;
-                a.rows = rows_from(a.first, t, FWD_ROWS);
+                a.rows = rows_from(a.first, t);
                 a.columns = a.first + a.rows;
                 a.lse = lse + (b * heads + h) * t + a.first;
                 a.element = ((uint64_t)(b * heads + h) * t + a.first) * t;
@@ -133,26 +134,49 @@ void rrfp_attention_fwd(const rrfp_attention_shape *shape, const float *q, const
     }
 }
 
-/* scores become P (with dropout), dscores become scale * dS. */
+/* One row: scores become P, dscores become scale * dS. */
+static void backward_row(const block *a, float *restrict row, float *restrict drow, size_t count,
+                         float lse, float delta)
+{
+    float scale = a->scale;
+    RRFP_VECTOR_LOOP
+    for (size_t j = 0; j < count; j++) {
+        float p = rrfp_exp(rrfp_madd(row[j], scale, -lse));
+        row[j] = p;
+        drow[j] = p * (drow[j] - delta) * scale;
+    }
+}
+
+/* The same with the mask of row i: dropped and scaled P goes into dv, the bare P into dS. */
+static void backward_row_dropout(const block *a, size_t i, float *restrict row,
+                                 float *restrict drow, size_t count, float lse, float delta)
+{
+    float factor[RRFP_DROPOUT_RUN], scale = a->scale;
+    for (size_t j = 0; j < count; j += RRFP_DROPOUT_RUN) {
+        size_t run = count - j < RRFP_DROPOUT_RUN ? count - j : RRFP_DROPOUT_RUN;
+        float *restrict p_row = row + j, *restrict ds_row = drow + j;
+        rrfp_dropout_factors(&a->stream, a->element + i * a->t + j, run, a->dropout, factor);
+        RRFP_VECTOR_LOOP
+        for (size_t l = 0; l < run; l++) {
+            float p = rrfp_exp(rrfp_madd(p_row[l], scale, -lse));
+            p_row[l] = p * factor[l];
+            ds_row[l] = p * (ds_row[l] * factor[l] - delta) * scale;
+        }
+    }
+}
+
 static void backward_body(void *context, size_t begin, size_t end)
 {
     block *a = context;
-    float scale = a->scale;
     for (size_t i = begin; i < end; i++) {
         float *row = a->scores + i * a->columns, *drow = a->dscores + i * a->columns;
         size_t count = a->first + i + 1;
         float lse = a->kept_lse[i];
         float delta = rrfp_lane_dot(a->dy + i * a->y_stride, a->saved_y + i * a->y_stride, a->d);
         if (a->dropout > 0.0f)
-            drop_row(a, i, drow, count);
-        RRFP_VECTOR_LOOP
-        for (size_t j = 0; j < count; j++) {
-            float p = rrfp_exp(rrfp_madd(row[j], scale, -lse));
-            row[j] = p;
-            drow[j] = p * (drow[j] - delta) * scale;
-        }
-        if (a->dropout > 0.0f)
-            drop_row(a, i, row, count);
+            backward_row_dropout(a, i, row, drow, count, lse, delta);
+        else
+            backward_row(a, row, drow, count, lse, delta);
         memset(row + count, 0, (a->columns - count) * sizeof *row);
         memset(drow + count, 0, (a->columns - count) * sizeof *drow);
     }
@@ -164,7 +188,7 @@ void rrfp_attention_dgrad(const rrfp_attention_shape *shape, const float *dy, co
 {
     size_t t = shape->t, d = shape->d, heads = shape->heads;
     size_t q_stride = shape->q_stride, kv_stride = shape->kv_stride, y_stride = shape->y_stride;
-    size_t block_count = (t + BWD_ROWS - 1) / BWD_ROWS;
+    size_t block_count = (t + BLOCK_ROWS - 1) / BLOCK_ROWS;
     block a = block_of(shape, scratch);
     for (size_t b = 0; b < shape->batch; b++) {
         for (size_t h = 0; h < heads; h++) {
@@ -174,8 +198,8 @@ void rrfp_attention_dgrad(const rrfp_attention_shape *shape, const float *dy, co
             /* The last block sees every key: it alone writes dk and dv, the others add. */
             for (size_t index = block_count; index-- > 0;) {
                 float beta = first_of_group && index + 1 == block_count ? 0.0f : 1.0f;
-                a.first = index * BWD_ROWS;
-                a.rows = rows_from(a.first, t, BWD_ROWS);
+                a.first = index * BLOCK_ROWS;
+                a.rows = rows_from(a.first, t);
                 a.columns = a.first + a.rows;
                 a.dscores = a.scores + a.rows * a.columns;
                 a.kept_lse = lse + (b * heads + h) * t + a.first;

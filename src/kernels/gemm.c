@@ -69,8 +69,11 @@ static void scale_rows(size_t m, size_t n, float beta, float *c, size_t ldc)
  * than a plain one in any case.  Such operands are copied panel by panel into
  * padded rows on the stack first; the order of sums depends on the shape alone.
  */
-enum { PANEL_K = 256, PANEL_M = 128, PANEL_N = 128, PADDING = 16 };
-enum { ROW_A = PANEL_K + PADDING, ROW_B = PANEL_N + PADDING, BAD_STRIDE = 512, WORTH_PACKING = 64 };
+enum { PADDING = 16, BAD_STRIDE = 512, WORTH_PACKING = 64 };
+/* A^T B: panels of A are TALL_M x TALL_K.  A B: k is cut at WIDE_K, A stays. */
+enum { TALL_K = 128, TALL_M = 256, ROW_A = TALL_K + PADDING, WIDE_K = 256, COLUMN_GRAIN = 128 };
+enum { PACKED_B_FLOATS = WIDE_K * (128 + PADDING) };
+_Static_assert(TALL_K * (256 + PADDING) <= PACKED_B_FLOATS, "both widths of B panels fit");
 
 typedef struct product {
     bool trans_a, trans_b;
@@ -103,34 +106,35 @@ static size_t smaller(size_t a, size_t b)
 static void transpose_panel(const float *restrict a, size_t lda, float *restrict out, size_t k,
                             size_t m)
 {
-    size_t i = 0;
-    for (; i + 8 <= m; i += 8) {
-        size_t l = 0;
-        for (; l + 8 <= k; l += 8)
+    size_t l = 0;
+    /* Eight rows of a at a time, along the rows: each cache line is read once. */
+    for (; l + 8 <= k; l += 8) {
+        size_t i = 0;
+        for (; i + 8 <= m; i += 8)
             rrfp_transpose_8x8(a + l * lda + i, lda, out + i * ROW_A + l, ROW_A);
-        for (; l < k; l++)
-            for (size_t x = i; x < i + 8; x++)
-                out[x * ROW_A + l] = a[l * lda + x];
+        for (; i < m; i++)
+            for (size_t x = l; x < l + 8; x++)
+                out[i * ROW_A + x] = a[x * lda + i];
     }
-    for (; i < m; i++)
-        for (size_t l = 0; l < k; l++)
+    for (; l < k; l++)
+        for (size_t i = 0; i < m; i++)
             out[i * ROW_A + l] = a[l * lda + i];
 }
 
 /* One k-panel of the columns [0, p->n): B by B panel through the stack. */
 static void multiply_packing_b(product p)
 {
-    float packed[PANEL_K * ROW_B] __attribute__((aligned(64)));
+    float packed[PACKED_B_FLOATS] __attribute__((aligned(64)));
     const float *b = p.b;
-    size_t n = p.n, ldb = p.ldb;
+    size_t n = p.n, ldb = p.ldb, width = p.k <= TALL_K ? 256 : 128;
     float *c = p.c;
     p.b = packed;
-    p.ldb = ROW_B;
-    for (size_t j = 0; j < n; j += PANEL_N) {
-        p.n = smaller(n - j, PANEL_N);
+    p.ldb = width + PADDING;
+    for (size_t j = 0; j < n; j += width) {
+        p.n = smaller(n - j, width);
         p.c = c + j;
         for (size_t l = 0; l < p.k; l++)
-            memcpy(packed + l * ROW_B, b + l * ldb + j, p.n * sizeof *packed);
+            memcpy(packed + l * p.ldb, b + l * ldb + j, p.n * sizeof *packed);
         multiply(&p);
     }
 }
@@ -147,17 +151,17 @@ static void multiply_k_panel(const product *p)
 static void transposed_a_body(void *context, size_t begin, size_t end)
 {
     const product *whole = context;
-    float packed[PANEL_M * ROW_A] __attribute__((aligned(64)));
+    float packed[TALL_M * ROW_A] __attribute__((aligned(64)));
     product p = *whole;
     p.trans_a = false;
     p.a = packed;
     p.lda = ROW_A;
-    for (size_t l = 0; l < whole->k; l += PANEL_K) {
-        p.k = smaller(whole->k - l, PANEL_K);
+    for (size_t l = 0; l < whole->k; l += TALL_K) {
+        p.k = smaller(whole->k - l, TALL_K);
         p.b = whole->b + l * whole->ldb;
         p.beta = l == 0 ? whole->beta : 1.0f;
-        for (size_t i = begin; i < end; i += PANEL_M) {
-            p.m = smaller(end - i, PANEL_M);
+        for (size_t i = begin; i < end; i += TALL_M) {
+            p.m = smaller(end - i, TALL_M);
             p.c = whole->c + i * whole->ldc;
             transpose_panel(whole->a + l * whole->lda + i, whole->lda, packed, p.k, p.m);
             multiply_k_panel(&p);
@@ -172,8 +176,8 @@ static void plain_body(void *context, size_t begin, size_t end)
     product p = *whole;
     p.n = end - begin;
     p.c = whole->c + begin;
-    for (size_t l = 0; l < whole->k; l += PANEL_K) {
-        p.k = smaller(whole->k - l, PANEL_K);
+    for (size_t l = 0; l < whole->k; l += WIDE_K) {
+        p.k = smaller(whole->k - l, WIDE_K);
         p.a = whole->a + l;
         p.b = whole->b + l * whole->ldb + begin;
         p.beta = l == 0 ? whole->beta : 1.0f;
@@ -189,9 +193,9 @@ static void multiply_by_panels(product *p)
     if (p->trans_b || packs_itself || !worth)
         multiply(p);
     else if (p->trans_a)
-        rrfp_team_for(p->m, PANEL_M, transposed_a_body, p);
+        rrfp_team_for(p->m, TALL_M, transposed_a_body, p);
     else
-        rrfp_team_for(p->n, PANEL_N, plain_body, p);
+        rrfp_team_for(p->n, COLUMN_GRAIN, plain_body, p);
 }
 
 #endif /* RRFP_GEMM_ONEDNN */

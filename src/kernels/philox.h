@@ -12,7 +12,7 @@ typedef struct rrfp_rng_stream {
 } rrfp_rng_stream;
 
 /* Elements made per call of rrfp_rng_fill. */
-enum { RRFP_RNG_RUN = 64 };
+enum { RRFP_RNG_RUN = 32 };
 
 rrfp_rng_stream rrfp_rng_stream_of(const rrfp_rng_key *key);
 /* out[i] = bits of element 4*block + i, i < RRFP_RNG_RUN; equals rrfp_rng_u32. */

@@ -20,11 +20,13 @@
 /* Iterations are independent; pointers are equal or disjoint, never shifted. */
 #if defined(__clang__)
 #define RRFP_VECTOR_LOOP _Pragma("clang loop vectorize(assume_safety)")
+/* Builds without optimisation leave the loops as they are. */
+#pragma clang diagnostic ignored "-Wpass-failed"
 #else
 #define RRFP_VECTOR_LOOP _Pragma("GCC ivdep")
+#endif
 /* Vectors wider than the target's registers never cross a real call here. */
 #pragma GCC diagnostic ignored "-Wpsabi"
-#endif
 
 /* a*b + c: fused where that is one instruction, never a call of the C library. */
 static inline float rrfp_madd(float a, float b, float c)

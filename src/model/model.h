@@ -39,7 +39,7 @@ typedef struct rrfp_model_config {
     uint32_t hidden;
     uint32_t heads;
     uint32_t kv_heads;   /* = heads for GPT-2 */
-    uint32_t ffn_hidden; /* 0 = 4*hidden (GPT-2); Llama: must be given or 8/3*hidden rounded to 32 */
+    uint32_t ffn_hidden; /* 0 = 4*hidden (GPT-2); Llama: 8/3*hidden rounded up to 32 */
     uint32_t vocab;
     uint32_t max_positions; /* rows of wpe (GPT-2) */
     uint32_t seq_length;    /* T */
@@ -52,7 +52,8 @@ typedef struct rrfp_model_config {
     uint64_t seed;
 } rrfp_model_config;
 
-/* Fills defaults (ffn_hidden, kv_heads, max_positions) and checks; one clear line on error. */
+/* Fills defaults where 0 (ffn_hidden, kv_heads, max_positions = seq_length, norm_eps 1e-5,
+ * rope_theta 10000) and checks; one clear line on error, and the config untouched. */
 rrfp_status rrfp_model_config_finish(rrfp_model_config *config, rrfp_error *error);
 
 /* Parameters of the whole model (tied matrix once), and training FLOPs per token (forward +
@@ -98,6 +99,8 @@ typedef struct rrfp_chunk_sizes {
     uint64_t retained_bytes;   /* per microbatch */
     uint64_t scratch_bytes;    /* per thread, shared by all calls */
     uint64_t message_floats;   /* B*T*C: input and output activations, and their gradients */
+    bool forward_retains;      /* false (recompute without the head): forward leaves `retained`
+                                  alone, which may be NULL there and come with backward */
 } rrfp_chunk_sizes;
 
 /*

@@ -9,7 +9,7 @@
 static void gemm_case(bool trans_a, bool trans_b, size_t m, size_t n, size_t k, float beta)
 {
     uint64_t state = TEST_SEED + m * 100 + n * 10 + k;
-    /* Leading dimensions larger than the rows; 507 + 5 strides by 2 KiB. */
+    /* Leading dimensions larger than the rows; 507 + 5 and 1019 + 5 stride by 2 KiB. */
     size_t lda = (trans_a ? m : k) + 3, ldb = (trans_b ? k : n) + 5, ldc = n + 2;
     float *a = test_random((trans_a ? k : m) * lda + 1, &state, 1.0);
     float *b = test_random((trans_b ? n : k) * ldb + 1, &state, 1.0);
@@ -38,7 +38,7 @@ static void test_gemm(void **unused)
     static const size_t sizes[][3] = {{1, 1, 1},   {1, 7, 5},   {3, 1, 9},  {7, 5, 3},
                                       {64, 48, 33}, {65, 17, 64}, {4, 4, 0}, {0, 4, 4},
                                       {4, 0, 4},   {1, 300, 64}, {128, 64, 200},
-                                      {133, 71, 300}, {70, 507, 68}};
+                                      {133, 71, 300}, {70, 507, 68}, {261, 1019, 130}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int form = 0; form < 4; form++)
             for (int beta = 0; beta < 3; beta++)

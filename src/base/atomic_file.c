@@ -1,0 +1,99 @@
+/* atomic_file.c - see atomic_file.h. */
+#include "base/atomic_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+static rrfp_status failed(const char *verb, const char *path, rrfp_error *error)
+{
+    int number = errno;
+    return rrfp_error_set(error, RRFP_ERR_IO, "cannot %s %s: %s", verb, path, strerror(number));
+}
+
+rrfp_status rrfp_atomic_file_open(const char *path, rrfp_atomic_file *file, rrfp_error *error)
+{
+    memset(file, 0, sizeof *file);
+    int length = snprintf(file->temporary, sizeof file->temporary, "%s.tmp-%ld", path,
+                          (long)getpid());
+    if (path[0] == '\0' || length < 0 || (size_t)length >= sizeof file->temporary) {
+        return rrfp_error_set(error, RRFP_ERR_INVALID, "file name \"%.100s\" is empty or too long",
+                              path);
+    }
+    memcpy(file->path, path, strlen(path) + 1);
+    file->stream = fopen(file->temporary, "wb");
+    return file->stream == NULL ? failed("write", path, error) : RRFP_OK;
+}
+
+rrfp_status rrfp_sync_parent_directory(const char *path, rrfp_error *error)
+{
+    char directory[RRFP_PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    size_t length = slash == NULL ? 0 : (size_t)(slash - path);
+    if (length >= sizeof directory - 2) {
+        return rrfp_error_set(error, RRFP_ERR_INVALID, "file name \"%.100s\" is too long", path);
+    }
+    memcpy(directory, path, length);
+    directory[length] = '\0';
+    if (length == 0) {
+        strcpy(directory, slash == NULL ? "." : "/");
+    }
+    int descriptor = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) {
+        return failed("open directory", directory, error);
+    }
+    /* Some file systems cannot sync a directory and say EINVAL: nothing is lost by going on. */
+    if (fsync(descriptor) != 0 && errno != EINVAL) {
+        rrfp_status status = failed("sync directory", directory, error);
+        close(descriptor);
+        return status;
+    }
+    close(descriptor);
+    return RRFP_OK;
+}
+
+rrfp_status rrfp_atomic_file_commit(rrfp_atomic_file *file, rrfp_error *error)
+{
+    rrfp_status status = RRFP_OK;
+    if (ferror(file->stream) || fflush(file->stream) != 0 || fsync(fileno(file->stream)) != 0) {
+        status = failed("write", file->path, error);
+    }
+    if (fclose(file->stream) != 0 && status == RRFP_OK) {
+        status = failed("write", file->path, error);
+    }
+    file->stream = NULL;
+    if (status == RRFP_OK && rename(file->temporary, file->path) != 0) {
+        status = failed("replace", file->path, error);
+    }
+    if (status != RRFP_OK) {
+        unlink(file->temporary);
+        return status;
+    }
+    return rrfp_sync_parent_directory(file->path, error);
+}
+
+void rrfp_atomic_file_abort(rrfp_atomic_file *file)
+{
+    if (file->stream != NULL) {
+        fclose(file->stream);
+        file->stream = NULL;
+        unlink(file->temporary);
+    }
+}
+
+rrfp_status rrfp_atomic_file_write(const char *path, const void *bytes, size_t count,
+                                   rrfp_error *error)
+{
+    rrfp_atomic_file file;
+    rrfp_status status = rrfp_atomic_file_open(path, &file, error);
+    if (status != RRFP_OK) {
+        return status;
+    }
+    if (fwrite(bytes, 1, count, file.stream) != count) {
+        status = failed("write", path, error);
+        rrfp_atomic_file_abort(&file);
+        return status;
+    }
+    return rrfp_atomic_file_commit(&file, error);
+}

@@ -1,0 +1,176 @@
+/*
+ * params.c - names, shapes, canonical order and initial values of parameters.
+ *
+ *   GPT-2   wte, wpe,      12 per layer,   ln_f.weight, ln_f.bias [, lm_head.weight]
+ *   Llama   embed_tokens,   9 per layer,   norm.weight            [, lm_head.weight]
+ *
+ * in this order over the whole model; the position is the global index.
+ */
+#include "model/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* A dimension of a parameter, as a letter of the configuration. */
+typedef enum { NONE, WIDTH, WIDTH_3, KV_WIDTH, FFN, VOCAB, POSITIONS } dimension;
+typedef enum { INIT_NORMAL, INIT_RESIDUAL, INIT_ZERO, INIT_ONE } init_kind;
+
+typedef struct row {
+    const char *name;
+    dimension dims[2];
+    init_kind init;
+} row;
+
+/* Conv1D matrices are (in, out). */
+static const row gpt2_embedding[] = {
+    {"wte.weight", {VOCAB, WIDTH}, INIT_NORMAL},
+    {"wpe.weight", {POSITIONS, WIDTH}, INIT_NORMAL},
+};
+static const row gpt2_layer[] = {
+    {"ln_1.weight", {WIDTH, NONE}, INIT_ONE},
+    {"ln_1.bias", {WIDTH, NONE}, INIT_ZERO},
+    {"attn.c_attn.weight", {WIDTH, WIDTH_3}, INIT_NORMAL},
+    {"attn.c_attn.bias", {WIDTH_3, NONE}, INIT_ZERO},
+    {"attn.c_proj.weight", {WIDTH, WIDTH}, INIT_RESIDUAL},
+    {"attn.c_proj.bias", {WIDTH, NONE}, INIT_ZERO},
+    {"ln_2.weight", {WIDTH, NONE}, INIT_ONE},
+    {"ln_2.bias", {WIDTH, NONE}, INIT_ZERO},
+    {"mlp.c_fc.weight", {WIDTH, FFN}, INIT_NORMAL},
+    {"mlp.c_fc.bias", {FFN, NONE}, INIT_ZERO},
+    {"mlp.c_proj.weight", {FFN, WIDTH}, INIT_RESIDUAL},
+    {"mlp.c_proj.bias", {WIDTH, NONE}, INIT_ZERO},
+};
+static const row gpt2_end[] = {
+    {"ln_f.weight", {WIDTH, NONE}, INIT_ONE},
+    {"ln_f.bias", {WIDTH, NONE}, INIT_ZERO},
+    {"lm_head.weight", {VOCAB, WIDTH}, INIT_NORMAL},
+};
+
+/* Linear matrices are (out, in). */
+static const row llama_embedding[] = {
+    {"model.embed_tokens.weight", {VOCAB, WIDTH}, INIT_NORMAL},
+};
+static const row llama_layer[] = {
+    {"input_layernorm.weight", {WIDTH, NONE}, INIT_ONE},
+    {"self_attn.q_proj.weight", {WIDTH, WIDTH}, INIT_NORMAL},
+    {"self_attn.k_proj.weight", {KV_WIDTH, WIDTH}, INIT_NORMAL},
+    {"self_attn.v_proj.weight", {KV_WIDTH, WIDTH}, INIT_NORMAL},
+    {"self_attn.o_proj.weight", {WIDTH, WIDTH}, INIT_RESIDUAL},
+    {"post_attention_layernorm.weight", {WIDTH, NONE}, INIT_ONE},
+    {"mlp.gate_proj.weight", {FFN, WIDTH}, INIT_NORMAL},
+    {"mlp.up_proj.weight", {FFN, WIDTH}, INIT_NORMAL},
+    {"mlp.down_proj.weight", {WIDTH, FFN}, INIT_RESIDUAL},
+};
+static const row llama_end[] = {
+    {"model.norm.weight", {WIDTH, NONE}, INIT_ONE},
+    {"lm_head.weight", {VOCAB, WIDTH}, INIT_NORMAL},
+};
+
+#define ROWS(table) (uint32_t)(sizeof(table) / sizeof((table)[0]))
+
+static bool is_gpt2(const rrfp_model_config *config)
+{
+    return config->arch == RRFP_ARCH_GPT2;
+}
+
+uint32_t rrfp_params_in_embedding(const rrfp_model_config *config)
+{
+    return is_gpt2(config) ? ROWS(gpt2_embedding) : ROWS(llama_embedding);
+}
+
+uint32_t rrfp_params_in_layer(const rrfp_model_config *config)
+{
+    return is_gpt2(config) ? ROWS(gpt2_layer) : ROWS(llama_layer);
+}
+
+uint32_t rrfp_params_in_final_norm(const rrfp_model_config *config)
+{
+    return is_gpt2(config) ? 2 : 1;
+}
+
+uint32_t rrfp_params_in_model(const rrfp_model_config *config)
+{
+    return rrfp_params_in_embedding(config) +
+           rrfp_params_in_layer(config) * config->num_layers +
+           rrfp_params_in_final_norm(config) + (config->tied ? 0 : 1);
+}
+
+/* The row of a global index; *layer is UINT32_MAX outside the layers. */
+static const row *find_row(const rrfp_model_config *config, uint32_t global_index,
+                           uint32_t *layer)
+{
+    const uint32_t before = rrfp_params_in_embedding(config);
+    const uint32_t per_layer = rrfp_params_in_layer(config);
+    const uint32_t after = before + per_layer * config->num_layers;
+    *layer = UINT32_MAX;
+    if (global_index < before) {
+        return &(is_gpt2(config) ? gpt2_embedding : llama_embedding)[global_index];
+    }
+    if (global_index < after) {
+        *layer = (global_index - before) / per_layer;
+        return &(is_gpt2(config) ? gpt2_layer : llama_layer)[(global_index - before) % per_layer];
+    }
+    return &(is_gpt2(config) ? gpt2_end : llama_end)[global_index - after];
+}
+
+static uint64_t dimension_value(const rrfp_model_config *config, dimension dim)
+{
+    const rrfp_model_dims dims = rrfp_model_dims_of(config);
+    switch (dim) {
+    case WIDTH:
+        return dims.c;
+    case WIDTH_3:
+        return 3 * dims.c;
+    case KV_WIDTH:
+        return dims.g * dims.d;
+    case FFN:
+        return dims.f;
+    case VOCAB:
+        return dims.v;
+    case POSITIONS:
+        return config->max_positions;
+    case NONE:
+        break;
+    }
+    return 1;
+}
+
+void rrfp_param_describe(const rrfp_model_config *config, uint32_t global_index,
+                         rrfp_param *param)
+{
+    uint32_t layer;
+    const row *found = find_row(config, global_index, &layer);
+    *param = (rrfp_param){.global_index = global_index};
+    if (layer == UINT32_MAX) {
+        snprintf(param->name, sizeof param->name, "%s", found->name);
+    } else {
+        snprintf(param->name, sizeof param->name, "%s.%u.%s",
+                 is_gpt2(config) ? "h" : "model.layers", layer, found->name);
+    }
+    param->ndim = found->dims[1] == NONE ? 1 : 2;
+    param->dims[0] = dimension_value(config, found->dims[0]);
+    param->dims[1] = param->ndim == 2 ? dimension_value(config, found->dims[1]) : 0;
+    param->count = rrfp_sat_mul(param->dims[0], param->ndim == 2 ? param->dims[1] : 1);
+    param->decay = param->ndim == 2;
+}
+
+void rrfp_param_init(const rrfp_model_config *config, rrfp_param *param)
+{
+    uint32_t layer;
+    const row *found = find_row(config, param->global_index, &layer);
+    if (found->init == INIT_ZERO || found->init == INIT_ONE) {
+        const float value = found->init == INIT_ONE ? 1.0f : 0.0f;
+        for (uint64_t i = 0; i < param->count; i++) {
+            param->value[i] = value;
+        }
+        return;
+    }
+    const rrfp_rng_key key = {
+        .seed = config->seed, .stream = RRFP_RNG_INIT, .a = param->global_index};
+    /* The 2L residual branches add up, so each is scaled to keep the stream's variance. */
+    const double deviation =
+        found->init == INIT_RESIDUAL ? 0.02 / sqrt(2.0 * config->num_layers) : 0.02;
+    for (uint64_t i = 0; i < param->count; i++) {
+        param->value[i] = (float)(deviation * rrfp_rng_normal(&key, i));
+    }
+}

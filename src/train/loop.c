@@ -1,0 +1,239 @@
+/* loop.c - a training run from the first line to the last; see loop.h. */
+#include "train/loop.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+
+#include "train/pipeline_internal.h"
+#include "train/report.h"
+#include "train/schedule.h"
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number)
+{
+    stop_signal = number;
+}
+
+static void install_signals(struct sigaction old[2])
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    stop_signal = 0;
+    sigaction(SIGINT, &action, &old[0]);
+    sigaction(SIGTERM, &action, &old[1]);
+}
+
+static void restore_signals(const struct sigaction old[2])
+{
+    sigaction(SIGINT, &old[0], NULL);
+    sigaction(SIGTERM, &old[1], NULL);
+}
+
+static rrfp_status save(const rrfp_session *session, rrfp_report *report, rrfp_error *error)
+{
+    size_t count;
+    const rrfp_checkpoint_entry *entries = rrfp_pipeline_entries(session->pipeline, &count);
+    rrfp_status status = rrfp_checkpoint_save(session->options->save, &session->model,
+                                              &session->state, entries, count, error);
+    if (status == RRFP_OK) {
+        rrfp_report_note(report, "saved iteration %" PRIu64 " to %s", session->state.iteration,
+                         session->options->save);
+    }
+    return status;
+}
+
+/* Samples of one global batch, of all validation samples when `batches` is 0. */
+static rrfp_status evaluate(const rrfp_session *session, uint32_t batches, double *loss,
+                            rrfp_error *error)
+{
+    uint64_t batch = session->options->global_batch_size;
+    uint64_t samples = rrfp_dataset_samples(session->dataset, RRFP_SPLIT_VALID);
+    uint64_t count = batches > 0 ? batches : samples / batch;
+    double sum = 0.0;
+    if (samples == 0 || count == 0) {
+        return rrfp_error_set(error, RRFP_ERR_INFEASIBLE,
+                              "the validation split has %" PRIu64 " samples, an evaluation needs "
+                              "one global batch of %" PRIu64 ": raise --valid-fraction",
+                              samples, batch);
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        double one;
+        rrfp_status status = rrfp_pipeline_eval_step(session->pipeline, i * batch, &one, error);
+        if (status != RRFP_OK) {
+            return status;
+        }
+        sum += one;
+    }
+    *loss = sum / (double)count;
+    return RRFP_OK;
+}
+
+static rrfp_status train_one(rrfp_session *session, rrfp_report *report, rrfp_error *error)
+{
+    const rrfp_options *options = session->options;
+    rrfp_checkpoint_state *state = &session->state;
+    uint64_t iteration = state->iteration + 1;
+    rrfp_train_step step = {
+        .iteration = iteration,
+        .first_sample = state->consumed_samples,
+        .clip_grad = options->clip_grad,
+        .adamw = {.lr = (float)rrfp_learning_rate(options, iteration),
+                  .beta1 = (float)options->adam_beta1,
+                  .beta2 = (float)options->adam_beta2,
+                  .eps = (float)options->adam_eps,
+                  .weight_decay = (float)options->weight_decay,
+                  .step = state->adam_step + 1},
+    };
+    rrfp_step_result result;
+    rrfp_status status = rrfp_pipeline_train_step(session->pipeline, &step, &result, error);
+    if (status != RRFP_OK) {
+        return status;
+    }
+    state->iteration = iteration;
+    state->consumed_samples += options->global_batch_size;
+    if (result.nonfinite) {
+        state->skipped_iterations++;
+        state->nan_iterations++;
+    } else {
+        state->adam_step++;
+    }
+    rrfp_step_record record = {iteration,      result.loss,   result.grad_norm,
+                               step.adamw.lr,  result.wall_s, result.nonfinite};
+    status = rrfp_report_step(report, session, &record, &result, error);
+    if (status == RRFP_OK && result.nonfinite && strcmp(options->on_nonfinite, "stop") == 0) {
+        return rrfp_error_set(error, RRFP_ERR_NONFINITE,
+                              "iteration %" PRIu64 ": loss or gradient norm is not finite; no "
+                              "parameter was changed (--on-nonfinite skip goes on)",
+                              iteration);
+    }
+    return status;
+}
+
+static bool due(uint32_t interval, uint64_t iteration)
+{
+    return interval > 0 && iteration % interval == 0;
+}
+
+static rrfp_status train_all(rrfp_session *session, rrfp_report *report, rrfp_error *error)
+{
+    const rrfp_options *options = session->options;
+    uint64_t begin = rrfp_now_ns(), saved = UINT64_MAX;
+    rrfp_status status = RRFP_OK;
+    while (status == RRFP_OK && session->state.iteration < options->train_iters) {
+        status = train_one(session, report, error);
+        uint64_t iteration = session->state.iteration;
+        if (status == RRFP_OK && due(options->eval_interval, iteration)) {
+            double loss;
+            status = evaluate(session, options->eval_iters, &loss, error);
+            if (status == RRFP_OK) {
+                rrfp_report_eval(report, iteration, loss);
+            }
+        }
+        if (status == RRFP_OK && options->save[0] != '\0' &&
+            due(options->save_interval, iteration)) {
+            status = save(session, report, error);
+            saved = iteration;
+        }
+        double minutes = (double)(rrfp_now_ns() - begin) / 60e9;
+        if (stop_signal != 0) {
+            rrfp_report_note(report, "%s: ending after iteration %" PRIu64,
+                             stop_signal == SIGINT ? "interrupted" : "asked to stop", iteration);
+            break;
+        }
+        if (options->exit_duration_in_mins > 0.0 && minutes >= options->exit_duration_in_mins) {
+            rrfp_report_note(report, "time is up after %.1f minutes: ending after iteration %" PRIu64,
+                             minutes, iteration);
+            break;
+        }
+    }
+    if (status == RRFP_OK && options->save[0] != '\0' && saved != session->state.iteration) {
+        status = save(session, report, error);
+    }
+    return status;
+}
+
+static rrfp_status write_files(const rrfp_session *session, rrfp_report *report, rrfp_error *error)
+{
+    const rrfp_options *options = session->options;
+    const rrfp_trace *trace = rrfp_pipeline_trace(session->pipeline);
+    rrfp_trace_labels labels = {options->order, rrfp_pipeline_hint(session->pipeline)->name,
+                                "rrfp train"};
+    rrfp_status status = RRFP_OK;
+    if (options->trace[0] != '\0') {
+        status = rrfp_trace_write_chrome(trace, &labels, options->trace, error);
+    }
+    if (status == RRFP_OK && options->trace_svg[0] != '\0' && report->step_count > 0) {
+        status = rrfp_trace_write_svg(trace, &labels, session->state.iteration,
+                                      options->trace_svg, error);
+    }
+    if (status == RRFP_OK && options->summary[0] != '\0') {
+        status = rrfp_report_write_json(report, session, options->summary, error);
+    }
+    return status;
+}
+
+rrfp_status rrfp_train_run(const rrfp_options *options, FILE *out, rrfp_error *error)
+{
+    rrfp_session session;
+    rrfp_report report;
+    struct sigaction old[2];
+    rrfp_report_begin(&report, out);
+    rrfp_status status = rrfp_session_open_model(&session, options, error);
+    if (status == RRFP_OK) {
+        status = rrfp_session_open_pipeline(&session, true, error);
+    }
+    if (status == RRFP_OK) {
+        if (session.load_path[0] != '\0' && session.state.iteration > 0 &&
+            session.state.seed != options->seed) {
+            rrfp_report_note(&report,
+                             "warning: the checkpoint was trained with --seed %" PRIu64
+                             ", this run has %" PRIu64 ": it is not a bit-equal continuation",
+                             session.state.seed, options->seed);
+        }
+        session.state.seed = options->seed;
+        report.skipped = session.state.skipped_iterations;
+        report.nonfinite = session.state.nan_iterations;
+        rrfp_report_header(&report, &session);
+        install_signals(old);
+        status = train_all(&session, &report, error);
+        restore_signals(old);
+    }
+    if (status == RRFP_OK) {
+        rrfp_report_summary(&report, &session);
+    }
+    if (status == RRFP_OK || status == RRFP_ERR_NONFINITE) {
+        rrfp_error later; /* the first error is the one to tell */
+        rrfp_status written = write_files(&session, &report, &later);
+        if (status == RRFP_OK && written != RRFP_OK) {
+            *error = later;
+            status = written;
+        }
+    }
+    rrfp_session_close(&session);
+    rrfp_report_end(&report);
+    return status;
+}
+
+rrfp_status rrfp_eval_run(const rrfp_options *options, FILE *out, rrfp_error *error)
+{
+    rrfp_session session;
+    double loss = 0.0;
+    rrfp_report report;
+    rrfp_report_begin(&report, out);
+    rrfp_status status = rrfp_session_open_model(&session, options, error);
+    if (status == RRFP_OK) {
+        status = rrfp_session_open_pipeline(&session, false, error);
+    }
+    if (status == RRFP_OK) {
+        status = evaluate(&session, options->eval_iters, &loss, error);
+    }
+    if (status == RRFP_OK) {
+        rrfp_report_eval(&report, session.state.iteration, loss);
+    }
+    rrfp_session_close(&session);
+    rrfp_report_end(&report);
+    return status;
+}

@@ -1,0 +1,463 @@
+/* pipeline.c - making a pipeline, and the caller's side of a step. */
+#include "train/pipeline_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+/* Nominal time of a message, what link jitter is a multiple of. */
+static const double MESSAGE_BASE_S = 200e-6;
+
+uint64_t rrfp_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void rrfp_pipeline_fail(rrfp_pipeline *pipeline, const rrfp_error *error)
+{
+    pthread_mutex_lock(&pipeline->error_mutex);
+    if (!atomic_load(&pipeline->failed)) {
+        pipeline->error = *error;
+        atomic_store(&pipeline->failed, true);
+    }
+    pthread_mutex_unlock(&pipeline->error_mutex);
+    for (uint32_t s = 0; s < pipeline->shape.stages; s++) {
+        rrfp_transport *transport = pipeline->workers[s].transport;
+        transport->ops->wake(transport);
+    }
+}
+
+static double link_delay(void *context, const rrfp_message_header *header)
+{
+    const rrfp_pipeline *pipeline = context;
+    rrfp_task task = {header->kind, 0, header->source_chunk, header->microbatch};
+    return rrfp_jitter_message_delay(&pipeline->config.jitter, header->source_stage, task,
+                                     header->step, MESSAGE_BASE_S);
+}
+
+static rrfp_status out_of_memory(rrfp_error *error)
+{
+    return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory while making the pipeline");
+}
+
+static rrfp_status make_partition(rrfp_pipeline *pipeline, rrfp_error *error)
+{
+    const rrfp_pipeline_config *config = &pipeline->config;
+    uint32_t chunk_count = config->stages * config->chunks;
+    pipeline->ranges = calloc(chunk_count, sizeof *pipeline->ranges);
+    if (pipeline->ranges == NULL) {
+        return out_of_memory(error);
+    }
+    if (config->layer_counts != NULL) {
+        return rrfp_model_partition_explicit(&config->model, chunk_count, config->layer_counts,
+                                             pipeline->ranges, error);
+    }
+    return rrfp_model_partition(&config->model, chunk_count, pipeline->ranges, error);
+}
+
+/* The placement is a property of the hint; chunks must know it before the hint is built. */
+static rrfp_status find_placement(rrfp_pipeline *pipeline, rrfp_error *error)
+{
+    const rrfp_pipeline_config *config = &pipeline->config;
+    const rrfp_hint_info *info = rrfp_hint_find(config->hint);
+    pipeline->shape = (rrfp_shape){config->stages, config->chunks, config->microbatches,
+                                   RRFP_PLACEMENT_LOOPED};
+    if (info != NULL) {
+        pipeline->shape.placement = info->placement;
+        return rrfp_shape_check(&pipeline->shape, error);
+    }
+    rrfp_hint *read = NULL;
+    rrfp_status status = rrfp_shape_check(&pipeline->shape, error);
+    if (status == RRFP_OK) {
+        status = rrfp_hint_read_csv(config->hint, config->stages, config->chunks,
+                                    config->microbatches, &read, error);
+    }
+    if (status == RRFP_OK) {
+        pipeline->shape.placement = read->shape.placement;
+    }
+    rrfp_hint_destroy(read);
+    return status;
+}
+
+static rrfp_status make_hint(rrfp_pipeline *pipeline, rrfp_error *error)
+{
+    const rrfp_pipeline_config *config = &pipeline->config;
+    size_t chunk_count = (size_t)config->stages * config->chunks;
+    uint64_t *bytes = calloc(2 * chunk_count, sizeof *bytes);
+    if (bytes == NULL) {
+        return out_of_memory(error);
+    }
+    for (size_t i = 0; i < chunk_count; i++) {
+        const rrfp_chunk_sizes *sizes =
+            &pipeline->workers[i / config->chunks].sizes[i % config->chunks];
+        bytes[i] = sizes->activation_bytes;
+        bytes[chunk_count + i] = sizes->retained_bytes;
+        pipeline->message_floats = sizes->message_floats;
+    }
+    rrfp_hint_request request = {
+        .struct_size = sizeof request,
+        .hint = config->hint,
+        .stages = config->stages,
+        .chunks = config->chunks,
+        .microbatches = config->microbatches,
+        .hint_distance = config->hint_distance,
+        .budgets = config->budgets,
+        .accumulate = config->accumulate,
+        .activation_bytes = bytes,
+        .retained_bytes = bytes + chunk_count,
+    };
+    rrfp_status status = rrfp_hint_build(&request, &pipeline->hint, error);
+    free(bytes);
+    return status;
+}
+
+static float *map_floats(uint64_t count)
+{
+    void *base = mmap(NULL, count * sizeof(float), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return base == MAP_FAILED ? NULL : base;
+}
+
+static const float *embedding_value(const rrfp_pipeline *pipeline, uint32_t global_index)
+{
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        const rrfp_param *param = pipeline->entries[i].param;
+        if (param->global_index == global_index && !param->tied_copy) {
+            return param->value;
+        }
+    }
+    return NULL;
+}
+
+/* Lists all parameters; a tied copy that shares its owner's memory gets no moments of its own. */
+static rrfp_status make_entries(rrfp_pipeline *pipeline, rrfp_error *error)
+{
+    size_t count = 0;
+    for (uint32_t s = 0; s < pipeline->shape.stages; s++) {
+        for (uint32_t v = 0; v < pipeline->shape.chunks; v++) {
+            count += rrfp_chunk_param_count(pipeline->workers[s].chunks[v]);
+        }
+    }
+    pipeline->entries = calloc(count, sizeof *pipeline->entries);
+    pipeline->entry_stage = calloc(count, sizeof *pipeline->entry_stage);
+    if (pipeline->entries == NULL || pipeline->entry_stage == NULL) {
+        return out_of_memory(error);
+    }
+    for (uint32_t s = 0; s < pipeline->shape.stages; s++) {
+        for (uint32_t v = 0; v < pipeline->shape.chunks; v++) {
+            rrfp_chunk *chunk = pipeline->workers[s].chunks[v];
+            for (size_t i = 0; i < rrfp_chunk_param_count(chunk); i++) {
+                const rrfp_param *param = rrfp_chunk_param(chunk, i);
+                pipeline->entry_stage[pipeline->entry_count] = s;
+                pipeline->entries[pipeline->entry_count++].param = param;
+                if (param->global_index >= pipeline->tensor_count) {
+                    pipeline->tensor_count = param->global_index + 1;
+                }
+            }
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        rrfp_checkpoint_entry *entry = &pipeline->entries[i];
+        const rrfp_param *param = entry->param;
+        if (param->tied_copy &&
+            embedding_value(pipeline, param->global_index) == param->value) {
+            continue;
+        }
+        entry->exp_avg = map_floats(param->count);
+        entry->exp_avg_sq = map_floats(param->count);
+        if (entry->exp_avg == NULL || entry->exp_avg_sq == NULL) {
+            return out_of_memory(error);
+        }
+    }
+    pipeline->squares = calloc(pipeline->tensor_count, sizeof *pipeline->squares);
+    pipeline->microbatch_loss =
+        calloc(pipeline->shape.microbatches, sizeof *pipeline->microbatch_loss);
+    return pipeline->squares == NULL || pipeline->microbatch_loss == NULL ? out_of_memory(error)
+                                                                          : RRFP_OK;
+}
+
+static rrfp_status make_transport(rrfp_pipeline *pipeline, rrfp_error *error)
+{
+    uint32_t stages = pipeline->shape.stages;
+    size_t all = (size_t)pipeline->shape.microbatches * pipeline->shape.chunks;
+    uint32_t *slots = calloc(stages, sizeof *slots);
+    rrfp_transport **endpoints = calloc(stages, sizeof *endpoints);
+    rrfp_status status = RRFP_OK;
+    if (slots == NULL || endpoints == NULL) {
+        status = out_of_memory(error);
+    }
+    for (uint32_t s = 0; status == RRFP_OK && s < stages; s++) {
+        /* Activations are held from arrival to the end of B here, so from F to B at their
+         * sender, whose budget bounds them; gradients by the budget here. */
+        size_t need = 0;
+        for (uint32_t peer = 0; peer < stages; peer++) {
+            uint32_t next = (peer + 1) % stages, before = (peer + stages - 1) % stages;
+            size_t cap = (size_t)pipeline->hint->budgets[peer].max_inflight *
+                         pipeline->shape.chunks;
+            if (peer == s || next == s || before == s) {
+                need += cap < all ? cap : all;
+            }
+        }
+        need = need < 2 * all ? need : 2 * all;
+        slots[s] = (uint32_t)need;
+    }
+    if (status == RRFP_OK) {
+        rrfp_inproc_config config = {
+            .stages = stages,
+            .payload_bytes = pipeline->message_floats *
+                             (pipeline->config.bf16_messages ? sizeof(uint16_t) : sizeof(float)),
+            .receive_slots = slots,
+            .link_delay = pipeline->config.jitter.model == RRFP_JITTER_NONE ? NULL : link_delay,
+            .link_delay_context = pipeline,
+#ifdef RRFP_DEBUG
+            .poison = true,
+#endif
+        };
+        status = rrfp_inproc_create(&config, endpoints, error);
+    }
+    for (uint32_t s = 0; status == RRFP_OK && s < stages; s++) {
+        pipeline->workers[s].transport = endpoints[s];
+    }
+    free(slots);
+    free(endpoints);
+    return status;
+}
+
+static rrfp_status start_threads(rrfp_pipeline *pipeline, rrfp_error *error)
+{
+    uint32_t stages = pipeline->shape.stages;
+    if (pthread_barrier_init(&pipeline->end_barrier, NULL, stages + 1) != 0 ||
+        pthread_barrier_init(&pipeline->stage_barrier, NULL, stages) != 0) {
+        return rrfp_error_set(error, RRFP_ERR_NOMEM, "cannot make barriers for %u stages", stages);
+    }
+    pipeline->barriers_made = true;
+    for (uint32_t s = 0; s < stages; s++) {
+        rrfp_worker *worker = &pipeline->workers[s];
+        if (pthread_create(&worker->thread, NULL, rrfp_worker_main, worker) != 0) {
+            return rrfp_error_set(error, RRFP_ERR_IO,
+                                  "cannot start the thread of stage %u of %u: raise the limit on "
+                                  "processes (ulimit -u)",
+                                  s, stages);
+        }
+        worker->thread_started = true;
+    }
+    return RRFP_OK;
+}
+
+rrfp_status rrfp_pipeline_create(const rrfp_pipeline_config *config, rrfp_pipeline **out,
+                                 rrfp_error *error)
+{
+    rrfp_pipeline *pipeline = calloc(1, sizeof *pipeline);
+    if (pipeline == NULL) {
+        return out_of_memory(error);
+    }
+    pipeline->config = *config;
+    pipeline->run_id = rrfp_now_ns();
+    pthread_mutex_init(&pipeline->error_mutex, NULL);
+    pthread_mutex_init(&pipeline->gate_mutex, NULL);
+    pthread_cond_init(&pipeline->gate, NULL);
+    rrfp_status status = find_placement(pipeline, error);
+    if (status == RRFP_OK) {
+        status = make_partition(pipeline, error);
+    }
+    if (status == RRFP_OK) {
+        pipeline->workers = calloc(config->stages, sizeof *pipeline->workers);
+        if (pipeline->workers == NULL) {
+            status = out_of_memory(error);
+        }
+    }
+    for (uint32_t s = 0; status == RRFP_OK && s < config->stages; s++) {
+        pipeline->worker_count = s + 1;
+        status = rrfp_worker_init(&pipeline->workers[s], pipeline, s, error);
+    }
+    if (status == RRFP_OK) {
+        status = make_hint(pipeline, error);
+    }
+    for (uint32_t s = 0; status == RRFP_OK && s < config->stages; s++) {
+        status = rrfp_worker_init_machines(&pipeline->workers[s], error);
+    }
+    if (status == RRFP_OK) {
+        status = make_entries(pipeline, error);
+    }
+    if (status == RRFP_OK) {
+        status = rrfp_trace_create(&pipeline->shape, config->record_trace, &pipeline->trace, error);
+    }
+    if (status == RRFP_OK) {
+        status = make_transport(pipeline, error);
+    }
+    if (status == RRFP_OK) {
+        status = start_threads(pipeline, error);
+    }
+    if (status != RRFP_OK) {
+        rrfp_pipeline_destroy(pipeline);
+        return status;
+    }
+    *out = pipeline;
+    return RRFP_OK;
+}
+
+static void open_gate(rrfp_pipeline *pipeline, rrfp_phase phase)
+{
+    pthread_mutex_lock(&pipeline->gate_mutex);
+    pipeline->phase = phase;
+    pipeline->generation++;
+    pthread_cond_broadcast(&pipeline->gate);
+    pthread_mutex_unlock(&pipeline->gate_mutex);
+}
+
+static void stop_threads(rrfp_pipeline *pipeline)
+{
+    open_gate(pipeline, RRFP_PHASE_QUIT);
+    for (uint32_t s = 0; s < pipeline->worker_count; s++) {
+        if (pipeline->workers[s].thread_started) {
+            pthread_join(pipeline->workers[s].thread, NULL);
+        }
+    }
+}
+
+void rrfp_pipeline_destroy(rrfp_pipeline *pipeline)
+{
+    if (pipeline == NULL) {
+        return;
+    }
+    stop_threads(pipeline);
+    for (uint32_t s = 0; s < pipeline->worker_count; s++) {
+        rrfp_transport *transport = pipeline->workers[s].transport;
+        if (transport != NULL) {
+            transport->ops->destroy(transport);
+        }
+    }
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        uint64_t bytes = pipeline->entries[i].param->count * sizeof(float);
+        if (pipeline->entries[i].exp_avg != NULL) {
+            munmap(pipeline->entries[i].exp_avg, bytes);
+        }
+        if (pipeline->entries[i].exp_avg_sq != NULL) {
+            munmap(pipeline->entries[i].exp_avg_sq, bytes);
+        }
+    }
+    for (uint32_t s = 0; s < pipeline->worker_count; s++) {
+        rrfp_worker_free(&pipeline->workers[s]);
+    }
+    if (pipeline->barriers_made) {
+        pthread_barrier_destroy(&pipeline->end_barrier);
+        pthread_barrier_destroy(&pipeline->stage_barrier);
+    }
+    pthread_mutex_destroy(&pipeline->error_mutex);
+    pthread_mutex_destroy(&pipeline->gate_mutex);
+    pthread_cond_destroy(&pipeline->gate);
+    rrfp_trace_destroy(pipeline->trace);
+    rrfp_hint_destroy(pipeline->hint);
+    free(pipeline->workers);
+    free(pipeline->ranges);
+    free(pipeline->entries);
+    free(pipeline->entry_stage);
+    free(pipeline->squares);
+    free(pipeline->microbatch_loss);
+    free(pipeline);
+}
+
+static rrfp_status run_phase(rrfp_pipeline *pipeline, rrfp_phase phase, uint64_t first_sample,
+                             rrfp_error *error)
+{
+    pipeline->first_sample = first_sample;
+    pipeline->phase_number++;
+    open_gate(pipeline, phase);
+    pthread_barrier_wait(&pipeline->end_barrier);
+    if (!atomic_load(&pipeline->failed)) {
+        return RRFP_OK;
+    }
+    if (error != NULL) {
+        *error = pipeline->error;
+    }
+    return pipeline->error.status;
+}
+
+rrfp_status rrfp_pipeline_train_step(rrfp_pipeline *pipeline, const rrfp_train_step *step,
+                                     rrfp_step_result *result, rrfp_error *error)
+{
+    uint64_t begin = rrfp_now_ns(), first = UINT64_MAX, last = 0, busy = 0;
+    pipeline->step = *step;
+    rrfp_status status = run_phase(pipeline, RRFP_PHASE_TRAIN, step->first_sample, error);
+    if (status != RRFP_OK) {
+        return status;
+    }
+    memset(result, 0, sizeof *result);
+    for (uint32_t s = 0; s < pipeline->shape.stages; s++) {
+        const rrfp_worker *worker = &pipeline->workers[s];
+        first = worker->phase_begin_ns < first ? worker->phase_begin_ns : first;
+        last = worker->phase_end_ns > last ? worker->phase_end_ns : last;
+        busy += worker->phase_busy_ns;
+        result->dispatches += worker->dispatches;
+        result->out_of_hint += worker->out_of_hint;
+    }
+    double span = (double)(last - first) * pipeline->shape.stages;
+    result->bubble = span > 0.0 ? 1.0 - (double)busy / span : 0.0;
+    result->loss = (float)pipeline->loss;
+    result->grad_norm = (float)pipeline->norm;
+    result->nonfinite = pipeline->nonfinite;
+    result->wall_s = (double)(rrfp_now_ns() - begin) * 1e-9;
+    return RRFP_OK;
+}
+
+rrfp_status rrfp_pipeline_eval_step(rrfp_pipeline *pipeline, uint64_t first_sample, double *loss,
+                                    rrfp_error *error)
+{
+    rrfp_status status = run_phase(pipeline, RRFP_PHASE_EVAL, first_sample, error);
+    if (status != RRFP_OK) {
+        return status;
+    }
+    double sum = 0.0;
+    for (uint32_t m = 0; m < pipeline->shape.microbatches; m++) {
+        sum += pipeline->microbatch_loss[m];
+    }
+    *loss = sum / ((double)pipeline->config.model.micro_batch *
+                   pipeline->config.model.seq_length * pipeline->shape.microbatches);
+    return RRFP_OK;
+}
+
+const rrfp_checkpoint_entry *rrfp_pipeline_entries(const rrfp_pipeline *pipeline, size_t *count)
+{
+    *count = pipeline->entry_count;
+    return pipeline->entries;
+}
+
+void rrfp_pipeline_weights_sha256(const rrfp_pipeline *pipeline, char hex_out[65])
+{
+    const rrfp_param **params = calloc(pipeline->entry_count, sizeof *params);
+    size_t count = 0;
+    hex_out[0] = '\0';
+    if (params == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        if (!pipeline->entries[i].param->tied_copy) {
+            params[count++] = pipeline->entries[i].param;
+        }
+    }
+    rrfp_checkpoint_weights_sha256(params, count, hex_out);
+    free(params);
+}
+
+const rrfp_hint *rrfp_pipeline_hint(const rrfp_pipeline *pipeline)
+{
+    return pipeline->hint;
+}
+
+const rrfp_trace *rrfp_pipeline_trace(const rrfp_pipeline *pipeline)
+{
+    return pipeline->trace;
+}
+
+void rrfp_pipeline_stage_totals(const rrfp_pipeline *pipeline, uint32_t stage,
+                                rrfp_stage_totals *totals)
+{
+    const rrfp_worker *worker = &pipeline->workers[stage];
+    totals->time = *rrfp_trace_get_totals(pipeline->trace, stage);
+    totals->peak_inflight = worker->peak_inflight;
+    totals->peak_pending_w = worker->peak_pending_w;
+    totals->peak_inflight_bytes = worker->peak_inflight_bytes;
+}

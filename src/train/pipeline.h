@@ -1,0 +1,99 @@
+/*
+ * pipeline.h - a model trained by stage threads in one process.
+ *
+ *   caller ──train_step──►  thread per stage: events ─► stage machine ─► kernels
+ *          ◄──result─────   end of step: loss, norm, verdict, update (optimizer.h)
+ *
+ * The stages share nothing during a step but the transport; at its end they
+ * meet at barriers, in the same order on all stages and whatever happened, so
+ * an error on one stage ends the step on all.
+ *
+ * Thread-safety: calls on one pipeline come from one thread.
+ */
+#ifndef RRFP_PIPELINE_H
+#define RRFP_PIPELINE_H
+
+#include "checkpoint/checkpoint.h"
+#include "jitter/jitter.h"
+#include "kernels/kernels.h"
+#include "model/model.h"
+#include "rrfp/hint.h"
+#include "trace/trace.h"
+
+/* Fills one microbatch's inputs and targets (B*T each) from its first sample number. */
+typedef rrfp_status (*rrfp_fetch_fn)(void *context, bool evaluation, uint64_t first_sample,
+                                     int32_t *tokens, int32_t *targets, rrfp_error *error);
+
+/*
+ * Called on the stage's thread after a task, before its output is sent: tests
+ * inject faults with it.  `output` (activation or gradient, `count` floats) is
+ * NULL when the task sends nothing.
+ */
+typedef void (*rrfp_task_hook_fn)(void *context, uint32_t stage, rrfp_task task,
+                                  uint64_t iteration, float *output, size_t count);
+
+typedef struct rrfp_pipeline_config {
+    rrfp_model_config model; /* finished */
+    const char *hint;
+    uint32_t stages, chunks, microbatches;
+    uint32_t hint_distance;
+    const rrfp_budget *budgets;   /* borrowed during create; per stage; see hint.h */
+    const uint32_t *layer_counts; /* borrowed during create; per global chunk; NULL = balanced */
+    rrfp_accumulate accumulate;
+    int threads_per_stage;
+    bool bf16_messages;
+    bool record_trace;
+    rrfp_jitter jitter;
+    rrfp_fetch_fn fetch;
+    void *fetch_context;
+    rrfp_task_hook_fn hook; /* NULL in production */
+    void *hook_context;
+} rrfp_pipeline_config;
+
+typedef struct rrfp_train_step {
+    uint64_t iteration;    /* 1 for the first; keys dropout */
+    uint64_t first_sample; /* number of the first sample of the global batch */
+    rrfp_adamw adamw;      /* grad_scale is filled in by clipping */
+    double clip_grad;      /* 0 = no clipping */
+} rrfp_train_step;
+
+typedef struct rrfp_step_result {
+    float loss;      /* mean token loss of the global batch */
+    float grad_norm; /* before clipping */
+    bool nonfinite;  /* loss or norm is not finite: no parameter was changed */
+    double wall_s;
+    uint64_t dispatches, out_of_hint;
+    double bubble; /* idle share of stages x task phase */
+} rrfp_step_result;
+
+typedef struct rrfp_stage_totals { /* over all training steps */
+    rrfp_trace_totals time;
+    uint32_t peak_inflight; /* chunk activations */
+    uint32_t peak_pending_w;
+    uint64_t peak_inflight_bytes;
+} rrfp_stage_totals;
+
+typedef struct rrfp_pipeline rrfp_pipeline;
+
+rrfp_status rrfp_pipeline_create(const rrfp_pipeline_config *config, rrfp_pipeline **out,
+                                 rrfp_error *error);
+void rrfp_pipeline_destroy(rrfp_pipeline *pipeline); /* NULL is fine */
+
+/* One optimizer step.  After an error the pipeline can only be destroyed. */
+rrfp_status rrfp_pipeline_train_step(rrfp_pipeline *pipeline, const rrfp_train_step *step,
+                                     rrfp_step_result *result, rrfp_error *error);
+/* Mean token loss of one global batch of the validation split; nothing changes. */
+rrfp_status rrfp_pipeline_eval_step(rrfp_pipeline *pipeline, uint64_t first_sample, double *loss,
+                                    rrfp_error *error);
+
+/* Every parameter with its optimizer moments, tied copies included.  Borrowed. */
+const rrfp_checkpoint_entry *rrfp_pipeline_entries(const rrfp_pipeline *pipeline, size_t *count);
+/* SHA-256 (hex) of all weights. */
+void rrfp_pipeline_weights_sha256(const rrfp_pipeline *pipeline, char hex_out[65]);
+
+const rrfp_hint *rrfp_pipeline_hint(const rrfp_pipeline *pipeline);   /* borrowed */
+const rrfp_trace *rrfp_pipeline_trace(const rrfp_pipeline *pipeline); /* borrowed */
+void rrfp_pipeline_stage_totals(const rrfp_pipeline *pipeline, uint32_t stage,
+                                rrfp_stage_totals *totals);
+
+#endif /* RRFP_PIPELINE_H */
