@@ -1,6 +1,4 @@
 /* trace_chrome.c - the Chrome trace: exact values, arrows, escaping, reading back. */
-#include <errno.h>
-
 #include "support/sample_trace.h"
 
 #include <jansson.h>
@@ -281,13 +279,13 @@ static void a_file_is_whole_or_untouched(void **state)
     rrfp_trace *trace = sample_trace(true);
     assert_int_equal(rrfp_trace_write_chrome(trace, &sample_labels, "/nonexistent/x.json", &error),
                      RRFP_ERR_IO);
-    assert_non_null(strstr(error.text, "'/nonexistent/x.json': No such file"));
+    assert_non_null(strstr(error.text, "/nonexistent/x.json: No such file"));
     assert_int_equal(rrfp_trace_write_chrome(trace, &sample_labels, "/dev/full", &error),
                      RRFP_ERR_IO);
-    assert_non_null(strstr(error.text, "'/dev/full': No space left"));
+    assert_non_null(strstr(error.text, "/dev/full: No space left"));
     snprintf(path, sizeof path, "%s", sample_path("whole.json"));
     assert_int_equal(rrfp_trace_write_chrome(trace, &sample_labels, path, &error), RRFP_OK);
-    snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
+    snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
     assert_int_equal(access(temporary, F_OK), -1);
     assert_int_equal(access(path, F_OK), 0);
     unlink(path);
