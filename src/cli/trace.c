@@ -92,8 +92,8 @@ static rrfp_status parse(int argc, char **argv, trace_request *request, rrfp_err
     }
     if (request->path_count == 0) {
         return rrfp_error_set(error, RRFP_ERR_INVALID,
-                              "name a trace: 'rrfp trace FILE.json'; 'rrfp train --trace FILE.json' "
-                              "writes one");
+                              "name a trace: 'rrfp trace FILE.json'; 'rrfp train --trace "
+                              "FILE.json' writes one");
     }
     return RRFP_OK;
 }

@@ -209,8 +209,8 @@ static void write_axis(FILE *out, double range_ms, double scale, int y)
             LEFT + PLOT_WIDTH, y);
     for (int i = 0; i * distance <= range_ms * (1.0 + 1e-9); i++) {
         double x = LEFT + i * distance * scale;
-        fprintf(out, "<line class=\"axis\" x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%d\"/>\n", x, y, x,
-                y + 5);
+        fprintf(out, "<line class=\"axis\" x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%d\"/>\n", x, y,
+                x, y + 5);
         fprintf(out, "<text class=\"tick\" x=\"%.2f\" y=\"%d\">%g%s</text>\n", x, y + 18,
                 i * distance, i == 0 ? " ms" : "");
     }
@@ -241,8 +241,8 @@ static void write_legend(FILE *out, const rrfp_trace_picture *pictures, size_t c
             x += 160;
         }
     }
-    fprintf(out, "<text class=\"key\" x=\"%d\" y=\"%d\">grey: norm and update; white: idle; number: "
-                 "microbatch%s</text>\n",
+    fprintf(out, "<text class=\"key\" x=\"%d\" y=\"%d\">grey: norm and update; white: idle; "
+                 "number: microbatch%s</text>\n",
             x, y + 11, chunks ? "; lighter: later chunk" : "");
 }
 

@@ -218,7 +218,8 @@ static void reading_back_loses_nothing(void **state)
 static void reading_refuses_what_is_not_ours(void **state)
 {
     (void)state;
-#define SHAPE "\"otherData\":{\"stages\":2,\"chunks\":1,\"microbatches\":2,\"placement\":\"looped\"}"
+#define SHAPE                                                                                      \
+    "\"otherData\":{\"stages\":2,\"chunks\":1,\"microbatches\":2,\"placement\":\"looped\"}"
 #define TASK "{\"ph\":\"X\",\"cat\":\"task\",\"tid\":0,\"ts\":1,\"dur\":1,\"args\":"
     static const struct {
         const char *text, *names;
