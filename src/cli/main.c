@@ -20,6 +20,7 @@ static const struct {
     {"generate", rrfp_cli_generate, NULL},
     {"hint", rrfp_cli_hint, NULL},
     {"doctor", rrfp_cli_doctor, NULL},
+    {"trace", rrfp_cli_trace, "summarize or draw the traces of runs"},
     {"man", run_man, "print the manual page (roff)"},
     {"docs", run_docs, "print the table of options (Markdown)"},
 };

@@ -1,67 +1,44 @@
-/* trace_file.c - complete-or-absent text files and the escaping of labels. */
+/* trace_file.c - opening and ending output files, escaping labels. */
 #include "trace/trace_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const uint32_t REPLACEMENT = 0xfffd;
 
 rrfp_status rrfp_trace_file_open(rrfp_trace_file *file, const char *path, rrfp_error *error)
 {
     struct stat info;
-    *file = (rrfp_trace_file){.path = path};
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-        file->stream = fopen(path, "w");
-    } else {
-        if (asprintf(&file->temporary, "%s.tmp.%ld", path, (long)getpid()) < 0) {
-            file->temporary = NULL;
-            return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory for '%s'", path);
-        }
-        int descriptor = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-        file->stream = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
-        if (file->stream == NULL && descriptor >= 0) {
-            close(descriptor);
-            unlink(file->temporary);
-        }
+    file->path = path;
+    file->direct = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+    if (!file->direct) {
+        rrfp_status status = rrfp_atomic_file_open(path, &file->atomic, error);
+        file->stream = file->atomic.stream;
+        return status;
     }
-    if (file->stream == NULL) {
-        rrfp_error_set(error, RRFP_ERR_IO, "cannot write '%s': %s", path, strerror(errno));
-        free(file->temporary);
-        return RRFP_ERR_IO;
-    }
-    return RRFP_OK;
+    file->stream = fopen(path, "w");
+    return file->stream != NULL ? RRFP_OK
+                                : rrfp_error_set(error, RRFP_ERR_IO, "cannot write %s: %s", path,
+                                                 strerror(errno));
 }
 
 rrfp_status rrfp_trace_file_commit(rrfp_trace_file *file, rrfp_error *error)
 {
-    int failure = 0;
+    if (!file->direct) {
+        return rrfp_atomic_file_commit(&file->atomic, error);
+    }
     errno = 0;
-    if (fflush(file->stream) != 0 || ferror(file->stream) ||
-        (file->temporary != NULL && fsync(fileno(file->stream)) != 0)) {
-        failure = errno != 0 ? errno : EIO;
+    bool failed = fflush(file->stream) != 0 || ferror(file->stream);
+    int number = errno;
+    if (fclose(file->stream) != 0 && !failed) {
+        failed = true;
+        number = errno;
     }
-    if (fclose(file->stream) != 0 && failure == 0) {
-        failure = errno;
-    }
-    if (file->temporary != NULL) {
-        if (failure == 0 && rename(file->temporary, file->path) != 0) {
-            failure = errno;
-        }
-        if (failure != 0) {
-            unlink(file->temporary);
-        }
-        free(file->temporary);
-    }
-    if (failure != 0) {
-        return rrfp_error_set(error, RRFP_ERR_IO, "cannot write '%s': %s", file->path,
-                              strerror(failure));
-    }
-    return RRFP_OK;
+    return failed ? rrfp_error_set(error, RRFP_ERR_IO, "cannot write %s: %s", file->path,
+                                   strerror(number != 0 ? number : EIO))
+                  : RRFP_OK;
 }
 
 /* Takes one character from *text; bytes that are not UTF-8 give U+FFFD, one by one. */

@@ -1,24 +1,25 @@
 /*
- * trace_file.h - a text file that appears complete or not at all, and text in it.
+ * trace_file.h - output files of a trace, and the escaping of text in them.
  *
- * Open writes beside `path`; commit syncs and renames.  A path that is there and
- * not a regular file (/dev/stdout) is written directly.
+ * A file appears whole or not at all, unless its path is there and not a regular
+ * file (/dev/stdout): that is written directly, never replaced.
  */
 #ifndef RRFP_TRACE_FILE_H
 #define RRFP_TRACE_FILE_H
 
-#include <stdio.h>
+#include <stdbool.h>
 
-#include "rrfp/status.h"
+#include "base/atomic_file.h"
 
 typedef struct rrfp_trace_file {
     FILE *stream;
     const char *path; /* borrowed */
-    char *temporary;  /* NULL: written directly */
+    bool direct;
+    rrfp_atomic_file atomic;
 } rrfp_trace_file;
 
 rrfp_status rrfp_trace_file_open(rrfp_trace_file *file, const char *path, rrfp_error *error);
-/* Either makes the file appear or removes what was written; the file is closed in any case. */
+/* Ends the file either way. */
 rrfp_status rrfp_trace_file_commit(rrfp_trace_file *file, rrfp_error *error);
 
 /* A JSON string with its quotes.  Bytes that are not UTF-8 become U+FFFD. */

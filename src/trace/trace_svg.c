@@ -171,12 +171,14 @@ static void write_row(FILE *out, const rrfp_trace_picture *picture, uint32_t sta
                     milliseconds(span->start_ns, span->end_ns));
         }
     }
+    fputs("<g class=\"tasks\">\n", out);
     for (size_t i = 0; i < log->tasks.count; i++) {
         const rrfp_trace_task *task = &rrfp_trace_tasks(log)[i];
         if (task->step == picture->step) {
             write_task(out, picture->trace, task, all->start_ns, scale, y);
         }
     }
+    fputs("</g>\n", out);
 }
 
 static void write_picture(FILE *out, const rrfp_trace_picture *picture, const extent *all,
@@ -207,8 +209,8 @@ static void write_axis(FILE *out, double range_ms, double scale, int y)
             LEFT + PLOT_WIDTH, y);
     for (int i = 0; i * distance <= range_ms * (1.0 + 1e-9); i++) {
         double x = LEFT + i * distance * scale;
-        fprintf(out, "<line class=\"axis\" x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%d\"/>\n", x, y, x,
-                y + 5);
+        fprintf(out, "<line class=\"axis\" x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%d\"/>\n", x, y,
+                x, y + 5);
         fprintf(out, "<text class=\"tick\" x=\"%.2f\" y=\"%d\">%g%s</text>\n", x, y + 18,
                 i * distance, i == 0 ? " ms" : "");
     }
@@ -239,15 +241,16 @@ static void write_legend(FILE *out, const rrfp_trace_picture *pictures, size_t c
             x += 160;
         }
     }
-    fprintf(out, "<text class=\"key\" x=\"%d\" y=\"%d\">grey: norm and update; white: idle; number: "
-                 "microbatch%s</text>\n",
+    fprintf(out, "<text class=\"key\" x=\"%d\" y=\"%d\">grey: norm and update; white: idle; "
+                 "number: microbatch%s</text>\n",
             x, y + 11, chunks ? "; lighter: later chunk" : "");
 }
 
 static const char style_sheet[] =
     "<style>text{font-family:sans-serif;font-size:12px;fill:#222}.head{font-size:14px;"
     "font-weight:bold}.row{text-anchor:end}.mb{text-anchor:middle;font-size:11px;"
-    "pointer-events:none}.light{fill:#fff}.tick{text-anchor:middle}.lane{fill:#fff;stroke:#ddd;"
+    "pointer-events:none}.light{fill:#fff}.tick{text-anchor:middle}"
+    ".tasks rect{stroke:#fff;stroke-width:0.6}.lane{fill:#fff;stroke:#ddd;"
     "stroke-width:1}.axis{stroke:#888}.end{stroke:#c00;stroke-dasharray:4 3}</style>\n";
 
 static void write_document(FILE *out, const rrfp_trace_picture *pictures, size_t count)

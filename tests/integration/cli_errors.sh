@@ -36,7 +36,7 @@ expect 0 "rrfp $version" --version
 expect 0 "Usage: rrfp COMMAND" --help
 expect 0 ".TH RRFP 1" man
 expect 0 "# Options" docs
-for command in train eval generate hint doctor; do
+for command in train eval generate hint doctor trace; do
     expect 0 "Usage: rrfp $command" "$command" --help
 done
 expect 0 "GFLOP/s" doctor
@@ -70,6 +70,15 @@ expect 2 "needs a text to continue" generate --load x
 "$rrfp" train first.toml --print-config > second.toml
 cmp first.toml second.toml || bad=1
 grep -q '^num-layers = 6$' first.toml || { echo "FAILED: --print-config lost a flag"; bad=1; }
+
+expect 2 "name a trace" trace
+expect 2 "'c' is a third trace" trace a b c
+expect 2 "'--svg' needs a value" trace a --svg
+expect 2 "--step: '3x' is not a step number" trace a --step=3x
+expect 2 "unknown option '--stp'" trace a --stp 3
+expect 1 "none.json: No such file" trace none.json
+echo '{}' > empty.json
+expect 1 "only traces written by rrfp can be read" trace empty.json
 
 expect 2 "a schedule comes first" hint
 expect 2 "did you mean 'zb-v'?" hint zbv

@@ -1,0 +1,207 @@
+/* message_header.c - every field of a header is checked and named. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "transport/transport.h"
+
+static rrfp_error error;
+
+/* Looped, P = 3, V = 2: global chunk 4 is stage 1, chunk 1; 3 is stage 0, chunk 1. */
+static const rrfp_message_expectation plan = {
+    .shape = {3, 2, 8, RRFP_PLACEMENT_LOOPED},
+    .run_id = 77,
+    .step = 5,
+    .stage = 1,
+    .dtype = RRFP_MESSAGE_F32,
+    .dims = {2, 16, 32},
+};
+
+static rrfp_message_header good(void)
+{
+    rrfp_message_header header = {
+        .kind = RRFP_F,
+        .dtype = RRFP_MESSAGE_F32,
+        .ndim = 3,
+        .run_id = 77,
+        .step = 5,
+        .source_stage = 0,
+        .source_chunk = 1,
+        .destination_stage = 1,
+        .destination_chunk = 1,
+        .microbatch = 7,
+        .dims = {2, 16, 32},
+        .payload_bytes = 4096,
+    };
+    rrfp_message_header_seal(&header);
+    return header;
+}
+
+/* CRC-32C bit by bit, reflected polynomial 0x82F63B78. */
+static uint32_t crc32c(const unsigned char *bytes, size_t count)
+{
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < count; i++) {
+        crc ^= bytes[i];
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc & 1 ? (crc >> 1) ^ 0x82F63B78u : crc >> 1;
+        }
+    }
+    return ~crc;
+}
+
+static void seals(void **state)
+{
+    (void)state;
+    rrfp_message_header header;
+    /* The check value of the algorithm's catalogue entry. */
+    assert_int_equal(crc32c((const unsigned char *)"123456789", 9), 0xE3069283u);
+    memset(&header, 0x5a, sizeof header);
+    rrfp_message_header_seal(&header);
+    assert_int_equal(header.magic, 0x50465252);
+    assert_int_equal(header.version, 1);
+    assert_int_equal(header.reserved[0], 0);
+    assert_int_equal(header.reserved[1], 0);
+    assert_int_equal(header.microbatch, 0x5a5a5a5a);
+    assert_int_equal(header.checksum, crc32c((const unsigned char *)&header, 60));
+    assert_memory_equal(&header, "RRFP\x01", 5);
+}
+
+static void accepts_this_step_and_the_next(void **state)
+{
+    (void)state;
+    rrfp_message_header header = good();
+    bool next_step = true;
+    assert_int_equal(rrfp_message_header_check(&header, &plan, &next_step, &error), RRFP_OK);
+    assert_false(next_step);
+    header.step = 6;
+    rrfp_message_header_seal(&header);
+    assert_int_equal(rrfp_message_header_check(&header, &plan, &next_step, &error), RRFP_OK);
+    assert_true(next_step);
+
+    /* The gradient for stage 1, chunk 1 comes from global chunk 5: stage 2, chunk 1. */
+    header.kind = RRFP_B;
+    header.source_stage = 2;
+    rrfp_message_header_seal(&header);
+    assert_int_equal(rrfp_message_header_check(&header, &plan, &next_step, &error), RRFP_OK);
+
+    /* V placement, P = 3: stage 1, chunk 1 is global 4; its activation comes from 3: stage 2. */
+    rrfp_message_expectation v_plan = plan;
+    v_plan.shape.placement = RRFP_PLACEMENT_V;
+    header.kind = RRFP_F;
+    rrfp_message_header_seal(&header);
+    assert_int_equal(rrfp_message_header_check(&header, &v_plan, &next_step, &error), RRFP_OK);
+
+    rrfp_message_expectation bf16 = plan;
+    bf16.dtype = RRFP_MESSAGE_BF16;
+    header = good();
+    header.dtype = RRFP_MESSAGE_BF16;
+    header.payload_bytes = 2048;
+    rrfp_message_header_seal(&header);
+    assert_int_equal(rrfp_message_header_check(&header, &bf16, &next_step, &error), RRFP_OK);
+}
+
+static void refused(const rrfp_message_header *header, const char *text)
+{
+    bool next_step = true;
+    assert_int_equal(rrfp_message_header_check(header, &plan, &next_step, &error),
+                     RRFP_ERR_FORMAT);
+    if (strstr(error.text, text) == NULL) {
+        fail_msg("expected '%s' in: %s", text, error.text);
+    }
+    assert_true(next_step);
+}
+
+#define REFUSED(field, value, text)                                                               \
+    do {                                                                                          \
+        rrfp_message_header changed = good();                                                     \
+        changed.field = value;                                                                    \
+        rrfp_message_header_seal(&changed);                                                       \
+        refused(&changed, text);                                                                  \
+    } while (0)
+
+static void names_the_wrong_field(void **state)
+{
+    (void)state;
+    rrfp_message_header header = good();
+    header.magic = 0x12345678;
+    refused(&header, "magic is 0x12345678, expected 0x50465252");
+    header = good();
+    header.version = 2;
+    refused(&header, "version is 2, expected 1");
+    header = good();
+    header.reserved[1] = 1;
+    header.checksum = crc32c((const unsigned char *)&header, 60);
+    refused(&header, "reserved[1] is 1, expected 0");
+
+    REFUSED(kind, RRFP_W, "kind is 2, expected 0 (F) or 1 (B)");
+    REFUSED(dtype, RRFP_MESSAGE_BF16, "dtype is 2, expected 1");
+    REFUSED(ndim, 2, "ndim is 2, expected 3");
+    REFUSED(run_id, 78, "run id is 78, expected 77");
+    REFUSED(step, 4, "step is 4, expected 5 or 6");
+    REFUSED(step, 7, "step is 7, expected 5 or 6");
+    REFUSED(destination_stage, 2, "destination stage is 2, expected 1");
+    REFUSED(destination_chunk, 2, "destination chunk is 2, expected less than 2");
+    REFUSED(source_stage, 2, "source stage is 2, expected 0");
+    REFUSED(source_chunk, 0, "source chunk is 0, expected 1");
+    REFUSED(microbatch, 8, "microbatch is 8, expected less than 8");
+    REFUSED(dims[0], 3, "dims[0] is 3, expected 2");
+    REFUSED(dims[1], 17, "dims[1] is 17, expected 16");
+    REFUSED(dims[2], 0, "dims[2] is 0, expected 32");
+    REFUSED(payload_bytes, 4092, "payload bytes is 4092, expected 4096");
+}
+
+static void ends_of_the_model_take_nothing(void **state)
+{
+    (void)state;
+    rrfp_message_expectation first = plan, last = plan;
+    rrfp_message_header header = good();
+    bool next_step;
+    first.stage = 0;
+    header.destination_stage = 0;
+    header.destination_chunk = 0;
+    rrfp_message_header_seal(&header);
+    assert_int_equal(rrfp_message_header_check(&header, &first, &next_step, &error),
+                     RRFP_ERR_FORMAT);
+    assert_non_null(strstr(error.text, "one that takes activations"));
+    last.stage = 2;
+    header.kind = RRFP_B;
+    header.destination_stage = 2;
+    header.destination_chunk = 1;
+    rrfp_message_header_seal(&header);
+    assert_int_equal(rrfp_message_header_check(&header, &last, &next_step, &error),
+                     RRFP_ERR_FORMAT);
+    assert_non_null(strstr(error.text, "one that takes gradients"));
+}
+
+/* CRC finds every single flipped bit. */
+static void any_flipped_bit_is_found(void **state)
+{
+    (void)state;
+    for (unsigned bit = 0; bit < 512; bit++) {
+        rrfp_message_header header = good();
+        bool next_step;
+        ((unsigned char *)&header)[bit / 8] ^= (unsigned char)(1u << bit % 8);
+        assert_int_equal(rrfp_message_header_check(&header, &plan, &next_step, &error),
+                         RRFP_ERR_FORMAT);
+        if (bit >= 40) { /* behind magic and version */
+            assert_non_null(strstr(error.text, "checksum is 0x"));
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(seals),
+        cmocka_unit_test(accepts_this_step_and_the_next),
+        cmocka_unit_test(names_the_wrong_field),
+        cmocka_unit_test(ends_of_the_model_take_nothing),
+        cmocka_unit_test(any_flipped_bit_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
