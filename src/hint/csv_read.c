@@ -249,6 +249,7 @@ static rrfp_status check_tasks(reader *r, bool *split)
                        : c->task.kind == RRFP_W ? HAS_W
                                                 : HAS_BW;
         all |= bit;
+        /* There is a cell, so items >= 1. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         if (*s & bit) {
             status = bad_cell(r, c, "this task stands earlier in the row too");
         } else if (bit != HAS_F && !(*s & HAS_F)) {
