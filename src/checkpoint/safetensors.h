@@ -10,6 +10,7 @@
 #ifndef RRFP_SAFETENSORS_H
 #define RRFP_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -49,8 +50,14 @@ const char *rrfp_safetensors_metadata(const rrfp_safetensors *file, const char *
 
 typedef struct rrfp_metadata_pair { const char *key, *value; } rrfp_metadata_pair;
 
+/* SHA-256 (hex, 65 bytes with NUL) of the tensors' data in the order the writer stores it. */
+rrfp_status rrfp_tensors_sha256(const rrfp_tensor_view *tensors, size_t count, char hex_out[65],
+                                rrfp_error *error);
+/* The same of the data of an open file: of all its bytes behind the header. */
+void rrfp_safetensors_data_sha256(const rrfp_safetensors *file, char hex_out[65]);
+
 /*
- * Writes tensors and metadata atomically: PATH.tmp, fsync, rename, fsync of the
+ * Writes tensors, by name, and metadata atomically: PATH.tmp, fsync, rename, fsync of the
  * directory.  On error the old file is untouched and the temporary is gone.
  */
 rrfp_status rrfp_safetensors_write(const char *path, const rrfp_tensor_view *tensors,
