@@ -148,39 +148,14 @@ static rrfp_status parse(hint_request *request, int argc, char **argv, rrfp_erro
     return status;
 }
 
-/* Ranks of a schedule file: its rows that hold anything. 0 when it cannot be read. */
-static uint32_t count_rows(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    uint32_t rows = 0;
-    bool filled = false;
-    int c;
-
-    if (file == NULL) {
-        return 0;
-    }
-    while ((c = fgetc(file)) != EOF) {
-        if (c == '\n') {
-            rows += filled && rows < UINT32_MAX;
-            filled = false;
-        } else if (c != '\r' && c != ' ') {
-            filled = true;
-        }
-    }
-    fclose(file);
-    return rows + filled;
-}
-
+/* What the command line leaves open is what the file holds. */
 static rrfp_status read_file(const hint_request *request, rrfp_hint **hint, rrfp_error *error)
 {
     const rrfp_options *o = &request->options;
-    uint32_t stages = o->pipeline_model_parallel_size, rows = count_rows(o->hint);
+    uint32_t stages = request->stages_given ? o->pipeline_model_parallel_size : 0;
+    uint32_t chunks = request->chunks_given ? o->virtual_stages : 0;
 
-    if (!request->stages_given && rows > 0) {
-        stages = rows;
-    }
-    return rrfp_hint_read_csv(o->hint, stages, o->virtual_stages, request->microbatches, hint,
-                              error);
+    return rrfp_hint_read_csv(o->hint, stages, chunks, request->microbatches, hint, error);
 }
 
 static rrfp_status build(const hint_request *request, rrfp_hint **hint, rrfp_error *error)

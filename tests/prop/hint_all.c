@@ -88,8 +88,10 @@ static void test_all(void **state)
                         try_budget(info, p, v, m, RRFP_DISTANCE_UNBOUNDED, 0, 0);
                     }
                     for (uint32_t inflight = 1; inflight <= 3; inflight++) {
-                        try_budget(info, p, v, m, 0, inflight, inflight == 2 ? 1 : 0);
-                        try_budget(info, p, v, m, 4, inflight, inflight == 3 ? 2 : 0);
+                        for (uint32_t pending = 0; pending <= 2; pending++) {
+                            try_budget(info, p, v, m, 0, inflight, pending);
+                            try_budget(info, p, v, m, 3, inflight, pending);
+                        }
                     }
                 }
             }

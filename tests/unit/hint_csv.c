@@ -90,6 +90,75 @@ static void test_refuses(void **state)
     }
 }
 
+/* Bytes no text has, and control characters, which a terminal must not get. */
+static void test_hostile_bytes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t bytes;
+        const char *said;
+    } cases[] = {
+        {"0F0\0,0B0\n", 9, "row 1, column 1, cell \"0F0\": it must end"},
+        {"0F0,\0\0,0B0\n", 11, "row 1, column 2"},
+        {"0F0,0\0B0\n", 9, "row 1, column 2, cell \"0\": only the compute"},
+        {"0F0,\033[31m\n", 10, "row 1, column 2, cell \"?[31m\""},
+        {"0F4294967296,0B0\n", 17, "row 1, column 1, cell \"0F4294967296\": it must end"},
+        {"4294967296F0,0B0\n", 17, "row 1, column 1, cell \"4294967296F0\": it must begin"},
+        /* A few bytes that speak of 2^30 tasks: refused before room is made for them. */
+        {"63F65535\n", 9, "need at least"},
+        {"16383F65535\n", 12, "16384 stages on 1 ranks"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rrfp_hint *hint = NULL;
+        rrfp_error error = {0};
+        assert_int_equal(rrfp_hint_parse_csv("s.csv", cases[i].text, cases[i].bytes, 0, 0, 0,
+                                             &hint, &error),
+                         RRFP_ERR_FORMAT);
+        if (strstr(error.text, cases[i].said) == NULL) {
+            fail_msg("case %zu: \"%s\" lacks \"%s\"", i, error.text, cases[i].said);
+        }
+        assert_null(hint);
+    }
+}
+
+/* I's and W's in reverse microbatch order: kept as they are, and usable with ordered sums. */
+static void test_any_microbatch_order(void **state)
+{
+    (void)state;
+    const char *path = RRFP_TEST_BINARY_DIR "/hint_reverse.csv";
+    const char *text = "0F1,0F0,0F2,0I2,0I0,0W0,0I1,0W2,0W1\n"
+                       "1F1,1F0,1F2,1I2,1W2,1I0,1I1,1W1,1W0\n";
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    for (uint32_t fixed = 0; fixed < 2; fixed++) {
+        rrfp_hint *hint = NULL;
+        rrfp_error error = {0};
+        uint32_t distance = fixed ? 0 : RRFP_DISTANCE_UNBOUNDED;
+        assert_int_equal(sim_build(path, 2, 1, 3, distance, 0, 0, &hint, &error), RRFP_OK);
+        assert_string_equal(hint->name, "hint_reverse.csv");
+        sim_result result = sim_run(hint);
+        assert_true(result.complete && result.feasible);
+        assert_false(hint->adapted);
+        assert_int_equal(hint->orders[1][4].kind, RRFP_W);
+        assert_int_equal(hint->orders[1][4].microbatch, 2);
+        /* What runs sums in microbatch order: W0 right behind I0, the others at W's places. */
+        char *ran = NULL;
+        size_t bytes = 0;
+        FILE *out = open_memstream(&ran, &bytes);
+        assert_non_null(out);
+        assert_int_equal(rrfp_hint_write_csv(hint, false, out, &error), RRFP_OK);
+        fclose(out);
+        assert_string_equal(ran, "0F1,0F0,0F2,0I2,0I0,0W0,0I1,0W1,0W2\n"
+                                 "1F1,1F0,1F2,1I2,1I0,1W0,1I1,1W1,1W2\n");
+        free(ran);
+        rrfp_hint_destroy(hint);
+    }
+    remove(path);
+}
+
 static void test_writes(void **state)
 {
     (void)state;
@@ -142,6 +211,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads),
         cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_hostile_bytes),
+        cmocka_unit_test(test_any_microbatch_order),
         cmocka_unit_test(test_writes),
         cmocka_unit_test(test_files),
     };
