@@ -17,7 +17,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 ours() { # stages -> median seconds a step
     "$build/rrfp" train --data-path "$text" --pipeline-model-parallel-size "$1" --num-layers 4 \
         --hidden-size 256 --num-attention-heads 4 --seq-length 256 --micro-batch-size 4 \
-        --global-batch-size 32 --train-iters $steps --log-interval 0 --hint bfw --seed 1 \
+        --global-batch-size 32 --train-iters $steps --log-interval 1000 --hint bfw --seed 1 \
         --summary "$work/summary.json" >/dev/null
     "$python" -c "
 import json, statistics, sys

@@ -18,6 +18,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release" OR CMAKE_BUILD_TYPE STREQUAL "RelWithDebI
 endif()
 if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_definitions(rrfp_flags INTERFACE RRFP_DEBUG=1)
+  target_compile_options(rrfp_flags INTERFACE -UNDEBUG) # RelWithDebInfo would drop assertions
 endif()
 if(RRFP_SANITIZE)
   target_compile_options(rrfp_flags INTERFACE -fsanitize=${RRFP_SANITIZE} -fno-omit-frame-pointer
