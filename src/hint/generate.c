@@ -8,7 +8,8 @@
  *     F x warm-up,   then (F, backward) until the forwards end,   then backwards
  *
  *   1f1b, interleaved   warm-up w = P-s-1, with chunks 2(P-s-1) + (V-1)P   (Narayanan et al. 2021)
- *   eager-1f1b, zb-h2   w + P-s-1, or what the budget allows               (Qi et al. 2024: H2)
+ *   eager-1f1b, zb-h2   w + P-s-1; with a budget K, (K-1)(P-s-1)/(P-1) if that is deeper, so
+ *                       that stage 0 fills it                              (Qi et al. 2024: H2)
  *   zb-h1, zb-h2        the backward is B; W of the i-th backward follows the (i+s)-th, in H2
  *                       the (i+2s)-th, so that later stages, whose B's others wait for, run
  *                       ahead: activations plus owed W's come to P+1 and 2P on every stage
@@ -146,8 +147,11 @@ static uint32_t warm_up(const rrfp_shape *shape, uint32_t stage, bool deep, uint
                         : 2 * after + (uint64_t)(shape->chunks - 1) * shape->stages;
     if (deep && max_inflight == 0) {
         warm += after;
-    } else if (deep && (uint64_t)max_inflight * shape->chunks > warm + 1) {
-        warm = (uint64_t)max_inflight * shape->chunks - 1;
+    } else if (deep && shape->stages > 1) {
+        /* Stage 0 fills its budget, the last stage still turns round at once. */
+        uint64_t slots = (uint64_t)max_inflight * shape->chunks;
+        uint64_t deepened = (slots - 1) * after / (shape->stages - 1);
+        warm = deepened > warm ? deepened : warm;
     }
     uint64_t total = (uint64_t)shape->chunks * shape->microbatches;
     return (uint32_t)(warm < total ? warm : total);

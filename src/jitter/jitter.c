@@ -143,7 +143,7 @@ double rrfp_jitter_task_delay(const rrfp_jitter *jitter, uint32_t stage, rrfp_ta
     if (jitter->model == RRFP_JITTER_LOGNORMAL) {
         double factor = lognormal(jitter, &key, step);
         delay = factor > 1.0 ? task_s * (factor - 1.0) : 0.0;
-    } else if (jitter->model == RRFP_JITTER_PAPER &&
+    } else if (jitter->model == RRFP_JITTER_PAPER && task.kind != RRFP_W &&
                (double)rrfp_rng_uniform(&key, first_draw(step)) < jitter->probability) {
         double base = ema->seconds > jitter->floor_s ? ema->seconds : jitter->floor_s;
         double uniform = (double)rrfp_rng_uniform(&key, first_draw(step) + 1);

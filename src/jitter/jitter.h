@@ -7,7 +7,7 @@
  *                     lognormal with mean 1 and coefficient of variation CV (a task can only
  *                     get longer); messages take base_message * L
  *   J0 .. J3          the paper's injection (arXiv 2605.18750 section 7.6): with probability p a
- *                     task is delayed by alpha * max(B, ema) * (0.5 + U(0,1)),
+ *                     forward or backward (not W) is delayed by alpha * max(B, ema) * (0.5 + U(0,1)),
  *                     ema = 0.9 ema + 0.1 task time, this task included; messages are not
  *                     delayed; J0 is none
  *   An optional scale:FACTOR after a comma multiplies every delay ("J3,scale:0.1").

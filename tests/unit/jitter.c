@@ -208,6 +208,12 @@ static void no_jitter_no_delay(void **state)
 {
     (void)state;
     rrfp_jitter none = parsed("none"), paper = parsed("J3");
+    /* The paper's injection is into forwards and backwards: a split W gets none of its own. */
+    for (uint32_t m = 0; m < 1000; m++) {
+        rrfp_task weight = {RRFP_W, 0, 0, m};
+        rrfp_jitter_ema ema = {0};
+        assert_true(rrfp_jitter_task_delay(&paper, 0, weight, 1, 0.001, &ema) == 0.0);
+    }
     for (uint32_t m = 0; m < 100; m++) {
         rrfp_jitter_ema ema = {0.0, false};
         rrfp_task task = task_of(RRFP_BW, 0, m);
