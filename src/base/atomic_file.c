@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static rrfp_status failed(const char *verb, const char *path, rrfp_error *error)
@@ -22,7 +23,9 @@ rrfp_status rrfp_atomic_file_open(const char *path, rrfp_atomic_file *file, rrfp
                               path);
     }
     memcpy(file->path, path, strlen(path) + 1);
-    file->stream = fopen(file->temporary, "wb");
+    struct stat info;
+    file->direct = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+    file->stream = fopen(file->direct ? path : file->temporary, "wb");
     return file->stream == NULL ? failed("write", path, error) : RRFP_OK;
 }
 
@@ -56,13 +59,19 @@ rrfp_status rrfp_sync_parent_directory(const char *path, rrfp_error *error)
 rrfp_status rrfp_atomic_file_commit(rrfp_atomic_file *file, rrfp_error *error)
 {
     rrfp_status status = RRFP_OK;
-    if (ferror(file->stream) || fflush(file->stream) != 0 || fsync(fileno(file->stream)) != 0) {
+    errno = 0;
+    if (ferror(file->stream) || fflush(file->stream) != 0 ||
+        (!file->direct && fsync(fileno(file->stream)) != 0)) {
+        errno = errno != 0 ? errno : EIO;
         status = failed("write", file->path, error);
     }
     if (fclose(file->stream) != 0 && status == RRFP_OK) {
         status = failed("write", file->path, error);
     }
     file->stream = NULL;
+    if (file->direct) {
+        return status;
+    }
     if (status == RRFP_OK && rename(file->temporary, file->path) != 0) {
         status = failed("replace", file->path, error);
     }
@@ -78,7 +87,9 @@ void rrfp_atomic_file_abort(rrfp_atomic_file *file)
     if (file->stream != NULL) {
         fclose(file->stream);
         file->stream = NULL;
-        unlink(file->temporary);
+        if (!file->direct) {
+            unlink(file->temporary);
+        }
     }
 }
 
@@ -96,4 +107,14 @@ rrfp_status rrfp_atomic_file_write(const char *path, const void *bytes, size_t c
         return status;
     }
     return rrfp_atomic_file_commit(&file, error);
+}
+
+rrfp_status rrfp_atomic_file_probe(const char *path, rrfp_error *error)
+{
+    rrfp_atomic_file file;
+    rrfp_status status = rrfp_atomic_file_open(path, &file, error);
+    if (status == RRFP_OK) {
+        rrfp_atomic_file_abort(&file);
+    }
+    return status;
 }

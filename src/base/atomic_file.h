@@ -3,11 +3,13 @@
  *
  * Bytes go to PATH.tmp-PID in the same directory; commit flushes, fsyncs,
  * renames over PATH and fsyncs the directory.  After an error, or abort, the
- * old file is untouched and the temporary one is gone.
+ * old file is untouched and the temporary one is gone.  A path that is there
+ * and not a regular file (/dev/stdout) is written directly, never replaced.
  */
 #ifndef RRFP_ATOMIC_FILE_H
 #define RRFP_ATOMIC_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -17,6 +19,7 @@ enum { RRFP_PATH_BYTES = 4096 };
 
 typedef struct rrfp_atomic_file {
     FILE *stream; /* write here; owned */
+    bool direct;
     char path[RRFP_PATH_BYTES], temporary[RRFP_PATH_BYTES];
 } rrfp_atomic_file;
 
@@ -28,6 +31,9 @@ void rrfp_atomic_file_abort(rrfp_atomic_file *file);
 /* All three in one. */
 rrfp_status rrfp_atomic_file_write(const char *path, const void *bytes, size_t count,
                                    rrfp_error *error);
+
+/* Says at once whether PATH could be written later; leaves nothing. */
+rrfp_status rrfp_atomic_file_probe(const char *path, rrfp_error *error);
 
 /* fsync of the directory that holds `path`, so that a rename in it survives a power cut. */
 rrfp_status rrfp_sync_parent_directory(const char *path, rrfp_error *error);

@@ -11,7 +11,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "trace/trace_file.h"
+#include "base/atomic_file.h"
+#include "trace/trace_text.h"
 #include "trace/trace_internal.h"
 
 typedef struct task_key { /* what a message is about: its maker or its consumer */
@@ -275,11 +276,11 @@ static void write_flows(const writer *to)
 rrfp_status rrfp_trace_write_chrome(const rrfp_trace *trace, const rrfp_trace_labels *labels,
                                     const char *path, rrfp_error *error)
 {
-    rrfp_trace_file file;
+    rrfp_atomic_file file;
     writer to = {.trace = trace, .base_ns = earliest_time(trace)};
     rrfp_status status = index_tasks(&to, error);
     if (status == RRFP_OK) {
-        status = rrfp_trace_file_open(&file, path, error);
+        status = rrfp_atomic_file_open(path, &file, error);
     }
     if (status == RRFP_OK) {
         to.out = file.stream;
@@ -294,7 +295,7 @@ rrfp_status rrfp_trace_write_chrome(const rrfp_trace *trace, const rrfp_trace_la
         }
         write_flows(&to);
         fputs("\n]}\n", file.stream);
-        status = rrfp_trace_file_commit(&file, error);
+        status = rrfp_atomic_file_commit(&file, error);
     }
     free(to.keys);
     return status;

@@ -11,7 +11,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "trace/trace_file.h"
+#include "base/atomic_file.h"
+#include "trace/trace_text.h"
 #include "trace/trace_internal.h"
 
 enum {
@@ -285,7 +286,7 @@ static void write_document(FILE *out, const rrfp_trace_picture *pictures, size_t
 rrfp_status rrfp_trace_write_svg_compare(const rrfp_trace_picture *pictures, size_t count,
                                          const char *path, rrfp_error *error)
 {
-    rrfp_trace_file file;
+    rrfp_atomic_file file;
     extent all;
     for (size_t p = 0; p < count; p++) {
         uint64_t first, last;
@@ -302,12 +303,12 @@ rrfp_status rrfp_trace_write_svg_compare(const rrfp_trace_picture *pictures, siz
                               " to %" PRIu64,
                               pictures[p].step, first, last);
     }
-    rrfp_status status = rrfp_trace_file_open(&file, path, error);
+    rrfp_status status = rrfp_atomic_file_open(path, &file, error);
     if (status != RRFP_OK) {
         return status;
     }
     write_document(file.stream, pictures, count);
-    return rrfp_trace_file_commit(&file, error);
+    return rrfp_atomic_file_commit(&file, error);
 }
 
 rrfp_status rrfp_trace_write_svg(const rrfp_trace *trace, const rrfp_trace_labels *labels,

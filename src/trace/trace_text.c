@@ -1,45 +1,9 @@
-/* trace_file.c - opening and ending output files, escaping labels. */
-#include "trace/trace_file.h"
+/* trace_text.c - see trace_text.h. */
+#include "trace/trace_text.h"
 
-#include <errno.h>
 #include <stdint.h>
-#include <string.h>
-#include <sys/stat.h>
 
 static const uint32_t REPLACEMENT = 0xfffd;
-
-rrfp_status rrfp_trace_file_open(rrfp_trace_file *file, const char *path, rrfp_error *error)
-{
-    struct stat info;
-    file->path = path;
-    file->direct = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
-    if (!file->direct) {
-        rrfp_status status = rrfp_atomic_file_open(path, &file->atomic, error);
-        file->stream = file->atomic.stream;
-        return status;
-    }
-    file->stream = fopen(path, "w");
-    return file->stream != NULL ? RRFP_OK
-                                : rrfp_error_set(error, RRFP_ERR_IO, "cannot write %s: %s", path,
-                                                 strerror(errno));
-}
-
-rrfp_status rrfp_trace_file_commit(rrfp_trace_file *file, rrfp_error *error)
-{
-    if (!file->direct) {
-        return rrfp_atomic_file_commit(&file->atomic, error);
-    }
-    errno = 0;
-    bool failed = fflush(file->stream) != 0 || ferror(file->stream);
-    int number = errno;
-    if (fclose(file->stream) != 0 && !failed) {
-        failed = true;
-        number = errno;
-    }
-    return failed ? rrfp_error_set(error, RRFP_ERR_IO, "cannot write %s: %s", file->path,
-                                   strerror(number != 0 ? number : EIO))
-                  : RRFP_OK;
-}
 
 /* Takes one character from *text; bytes that are not UTF-8 give U+FFFD, one by one. */
 static uint32_t next_character(const char **text)
