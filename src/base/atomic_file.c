@@ -60,7 +60,7 @@ rrfp_status rrfp_atomic_file_commit(rrfp_atomic_file *file, rrfp_error *error)
 {
     rrfp_status status = RRFP_OK;
     errno = 0;
-    if (ferror(file->stream) || fflush(file->stream) != 0 ||
+    if (fflush(file->stream) != 0 || ferror(file->stream) ||
         (!file->direct && fsync(fileno(file->stream)) != 0)) {
         errno = errno != 0 ? errno : EIO;
         status = failed("write", file->path, error);
