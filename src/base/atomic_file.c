@@ -109,10 +109,48 @@ rrfp_status rrfp_atomic_file_write(const char *path, const void *bytes, size_t c
     return rrfp_atomic_file_commit(&file, error);
 }
 
-rrfp_status rrfp_atomic_file_probe(const char *path, rrfp_error *error)
+rrfp_status rrfp_make_directories(const char *dir, rrfp_error *error)
 {
+    char path[RRFP_PATH_BYTES];
+    size_t length = strlen(dir);
+    if (length == 0 || length >= sizeof path) {
+        return rrfp_error_set(error, RRFP_ERR_INVALID, "directory \"%.100s\" is empty or too long",
+                              dir);
+    }
+    memcpy(path, dir, length + 1);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] == '/' || path[i] == '\0') {
+            char kept = path[i];
+            path[i] = '\0';
+            if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+                return failed("make directory", path, error);
+            }
+            path[i] = kept;
+        }
+    }
+    struct stat info;
+    if (stat(dir, &info) != 0 || !S_ISDIR(info.st_mode)) {
+        errno = ENOTDIR;
+        return failed("write into", dir, error);
+    }
+    return RRFP_OK;
+}
+
+rrfp_status rrfp_atomic_file_prepare(const char *path, rrfp_error *error)
+{
+    char directory[RRFP_PATH_BYTES];
     rrfp_atomic_file file;
-    rrfp_status status = rrfp_atomic_file_open(path, &file, error);
+    rrfp_status status = RRFP_OK;
+    const char *slash = strrchr(path, '/');
+    size_t length = slash == NULL ? 0 : (size_t)(slash - path);
+    if (length > 0 && length < sizeof directory) {
+        memcpy(directory, path, length);
+        directory[length] = '\0';
+        status = rrfp_make_directories(directory, error);
+    }
+    if (status == RRFP_OK) {
+        status = rrfp_atomic_file_open(path, &file, error);
+    }
     if (status == RRFP_OK) {
         rrfp_atomic_file_abort(&file);
     }

@@ -32,8 +32,11 @@ void rrfp_atomic_file_abort(rrfp_atomic_file *file);
 rrfp_status rrfp_atomic_file_write(const char *path, const void *bytes, size_t count,
                                    rrfp_error *error);
 
-/* Says at once whether PATH could be written later; leaves nothing. */
-rrfp_status rrfp_atomic_file_probe(const char *path, rrfp_error *error);
+/* Makes a directory and those above it; fine if it is there. */
+rrfp_status rrfp_make_directories(const char *dir, rrfp_error *error);
+
+/* Makes the directory of PATH and says at once whether PATH can be written later. */
+rrfp_status rrfp_atomic_file_prepare(const char *path, rrfp_error *error);
 
 /* fsync of the directory that holds `path`, so that a rename in it survives a power cut. */
 rrfp_status rrfp_sync_parent_directory(const char *path, rrfp_error *error);

@@ -31,33 +31,6 @@ static rrfp_status join(char *out, size_t bytes, const char *dir, const char *na
     return RRFP_OK;
 }
 
-static rrfp_status make_directories(const char *dir, rrfp_error *error)
-{
-    char path[RRFP_PATH_BYTES];
-    size_t length = strlen(dir);
-    if (length == 0 || length >= sizeof path) {
-        return rrfp_error_set(error, RRFP_ERR_INVALID, "directory \"%.100s\" is empty or too long",
-                              dir);
-    }
-    memcpy(path, dir, length + 1);
-    for (size_t i = 1; i <= length; i++) {
-        if (path[i] == '/' || path[i] == '\0') {
-            char kept = path[i];
-            path[i] = '\0';
-            if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-                return failed("make directory", path, error);
-            }
-            path[i] = kept;
-        }
-    }
-    struct stat info;
-    if (stat(dir, &info) != 0 || !S_ISDIR(info.st_mode)) {
-        errno = ENOTDIR;
-        return failed("save to", dir, error);
-    }
-    return RRFP_OK;
-}
-
 /* Our own directories hold plain files only. */
 static void remove_directory(const char *path)
 {
@@ -243,7 +216,7 @@ rrfp_status rrfp_checkpoint_save(const char *dir, const rrfp_model_config *model
 {
     char name[40], temporary[RRFP_PATH_BYTES], final[RRFP_PATH_BYTES], latest[RRFP_PATH_BYTES];
     char text[32];
-    rrfp_status status = make_directories(dir, error);
+    rrfp_status status = rrfp_make_directories(dir, error);
     if (status == RRFP_OK) {
         remove_stale(dir);
         snprintf(name, sizeof name, "iter_%07" PRIu64, state->iteration);

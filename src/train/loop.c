@@ -157,12 +157,12 @@ static rrfp_status train_all(rrfp_session *session, rrfp_report *report, rrfp_er
 }
 
 /* A path that cannot be written is better known before the first step than after the last. */
-static rrfp_status probe_files(const rrfp_options *options, rrfp_error *error)
+static rrfp_status prepare_files(const rrfp_options *options, rrfp_error *error)
 {
     const char *const paths[] = {options->trace, options->trace_svg, options->summary};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         if (paths[i][0] != '\0') {
-            rrfp_status status = rrfp_atomic_file_probe(paths[i], error);
+            rrfp_status status = rrfp_atomic_file_prepare(paths[i], error);
             if (status != RRFP_OK) {
                 return status;
             }
@@ -199,7 +199,7 @@ rrfp_status rrfp_train_run(const rrfp_options *options, FILE *out, rrfp_error *e
     rrfp_report_begin(&report, out);
     rrfp_status status = rrfp_session_open_model(&session, options, error);
     if (status == RRFP_OK) {
-        status = probe_files(options, error);
+        status = prepare_files(options, error);
     }
     if (status == RRFP_OK) {
         status = rrfp_session_open_pipeline(&session, true, error);

@@ -35,7 +35,7 @@ fails_with() { # EXIT-CODE TEXT COMMAND...
 }
 
 echo "== straight"
-"$rrfp" train "${common[@]}" --train-iters 6 --save straight --summary straight.json \
+"$rrfp" train "${common[@]}" --train-iters 6 --save straight --summary made/here/straight.json \
     --trace trace.json --trace-svg step.svg --eval-interval 3 --eval-iters 1 >straight.log
 grep -q 'iteration        6/       6 | consumed samples:           48 |' straight.log
 grep -q 'validation loss at iteration 3' straight.log
@@ -46,7 +46,7 @@ echo "== three, then three on another pipeline"
     --save parts >/dev/null
 "$rrfp" train "${common[@]}" --train-iters 6 --pipeline-model-parallel-size 3 --hint f-prio \
     --jitter lognormal:1 --load parts --save parts --summary parts.json >/dev/null
-diff <(bits straight.json 4 6) <(bits parts.json 4 6)
+diff <(bits made/here/straight.json 4 6) <(bits parts.json 4 6)
 
 echo "== the same files"
 cmp straight/iter_0000006/model.safetensors parts/iter_0000006/model.safetensors
@@ -80,7 +80,7 @@ fails_with 1 'broken/iter_0000006/model.safetensors: its data does not match its
 fails_with 1 'no checkpoint' "$rrfp" train "${common[@]}" --load /nonexistent
 fails_with 2 'max_inflight_bytes 10 is less than one microbatch takes; it must be at least' \
     "$rrfp" train "${common[@]}" --train-iters 1 --lr-decay-iters 0 --max-inflight-bytes 10
-fails_with 1 'cannot write /nonexistent/s.json' \
+fails_with 1 'cannot make directory /proc/none' \
     "$rrfp" train "${common[@]}" --train-iters 100000000 --lr-decay-iters 0 \
-    --summary /nonexistent/s.json # before the first step, not after the last
+    --summary /proc/none/s.json # before the first step, not after the last
 echo "all as expected"

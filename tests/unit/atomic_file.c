@@ -24,7 +24,7 @@ static void whole_or_not_at_all(void **state)
     assert_int_equal(rrfp_atomic_file_open(path, &file, &error), RRFP_OK);
     fputs("half", file.stream);
     rrfp_atomic_file_abort(&file);
-    assert_int_equal(rrfp_atomic_file_probe(path, &error), RRFP_OK);
+    assert_int_equal(rrfp_atomic_file_prepare(path, &error), RRFP_OK);
     FILE *read = fopen(path, "r");
     assert_non_null(read);
     assert_non_null(fgets(text, sizeof text, read));
