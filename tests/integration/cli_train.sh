@@ -74,7 +74,12 @@ grep -q '^The' one.txt
 echo "== refusals"
 fails_with 2 'num-layers' "$rrfp" train "${common[@]:0:2}" --num-layers 7 --load straight
 cp -r straight broken
-printf 'x' | dd of=broken/iter_0000006/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null
+python3 - broken/iter_0000006/model.safetensors <<'PY'
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+data[-5] ^= 1
+open(sys.argv[1], "wb").write(data)
+PY
 fails_with 1 'broken/iter_0000006/model.safetensors: its data does not match its SHA-256' \
     "$rrfp" train "${common[@]}" --train-iters 7 --load broken
 fails_with 1 'no checkpoint' "$rrfp" train "${common[@]}" --load /nonexistent
