@@ -50,8 +50,9 @@ static json_t *entry_json(const rrfp_tensor_view *tensor, uint64_t begin)
     for (uint32_t i = 0; i < tensor->ndim; i++) {
         json_array_append_new(shape, json_integer((json_int_t)tensor->dims[i]));
     }
+    uint64_t end = begin + tensor->bytes;
     return json_pack("{s:s,s:o,s:[I,I]}", "dtype", rrfp_dtype_name(tensor->dtype), "shape", shape,
-                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + tensor->bytes));
+                     "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
 static char *header_text(const rrfp_tensor_view **order, size_t count,

@@ -45,14 +45,15 @@ static rrfp_status parse_step(const char *text, int64_t *step, rrfp_error *error
 /* The value of `flag` in argv[*i] ("--step=3") or the word after it; NULL if it is another word. */
 static const char *value_of(const char *flag, int argc, char **argv, int *i, bool *missing)
 {
+    const char *word = argv[*i];
     size_t bytes = strlen(flag);
-    if (strncmp(argv[*i], flag, bytes) != 0) {
+    if (word == NULL || strncmp(word, flag, bytes) != 0) {
         return NULL;
     }
-    if (argv[*i][bytes] == '=') {
-        return argv[*i] + bytes + 1;
+    if (word[bytes] == '=') {
+        return word + bytes + 1;
     }
-    if (argv[*i][bytes] != '\0') {
+    if (word[bytes] != '\0') {
         return NULL;
     }
     if (*i + 1 == argc) {
