@@ -159,7 +159,11 @@ static rrfp_status train_all(rrfp_session *session, rrfp_report *report, rrfp_er
 /* A path that cannot be written is better known before the first step than after the last. */
 static rrfp_status prepare_files(const rrfp_options *options, rrfp_error *error)
 {
-    const char *const paths[] = {options->trace, options->trace_svg, options->summary};
+    char latest[sizeof options->save + 64] = "";
+    if (options->save[0] != '\0') {
+        snprintf(latest, sizeof latest, "%s/latest_checkpointed_iteration.txt", options->save);
+    }
+    const char *const paths[] = {options->trace, options->trace_svg, options->summary, latest};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         if (paths[i][0] != '\0') {
             rrfp_status status = rrfp_atomic_file_prepare(paths[i], error);

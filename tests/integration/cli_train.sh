@@ -88,4 +88,6 @@ fails_with 2 'max_inflight_bytes 10 is less than one microbatch takes; it must b
 fails_with 1 'cannot make directory /proc/none' \
     "$rrfp" train "${common[@]}" --train-iters 100000000 --lr-decay-iters 0 \
     --summary /proc/none/s.json # before the first step, not after the last
+fails_with 1 'cannot make directory /proc/none' \
+    "$rrfp" train "${common[@]}" --train-iters 100000000 --lr-decay-iters 0 --save /proc/none
 echo "all as expected"
