@@ -457,6 +457,7 @@ void rrfp_pipeline_stage_totals(const rrfp_pipeline *pipeline, uint32_t stage,
 {
     const rrfp_worker *worker = &pipeline->workers[stage];
     totals->time = *rrfp_trace_get_totals(pipeline->trace, stage);
+    totals->machine_ns = worker->machine_ns;
     totals->peak_inflight = worker->peak_inflight;
     totals->peak_pending_w = worker->peak_pending_w;
     totals->peak_inflight_bytes = worker->peak_inflight_bytes;

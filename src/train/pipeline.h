@@ -68,6 +68,7 @@ typedef struct rrfp_step_result {
 
 typedef struct rrfp_stage_totals { /* over all training steps */
     rrfp_trace_totals time;
+    uint64_t machine_ns; /* of it, deciding: inside the stage machine */
     uint32_t peak_inflight; /* chunk activations */
     uint32_t peak_pending_w;
     uint64_t peak_inflight_bytes;

@@ -47,6 +47,7 @@ typedef struct rrfp_worker { /* one stage; touched by its own thread during a ph
     bool idle;
     uint64_t phase_begin_ns, phase_busy_ns, phase_end_ns;
     uint64_t dispatches, out_of_hint;
+    uint64_t machine_ns; /* inside the stage machine, over all training steps */
     uint32_t peak_inflight, peak_pending_w;
     uint64_t peak_inflight_bytes;
 } rrfp_worker;

@@ -53,9 +53,10 @@ static json_t *stages_json(const rrfp_session *session)
         }
         json_array_append_new(
             stages,
-            json_pack("{s:I,s:f,s:f,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "stage", (json_int_t)s,
+            json_pack("{s:I,s:f,s:f,s:f,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "stage", (json_int_t)s,
                       "busy_s", (double)totals.time.busy_ns * 1e-9, "optimizer_s",
-                      (double)totals.time.optimizer_ns * 1e-9, "idle_s", idle, "peak_inflight",
+                      (double)totals.time.optimizer_ns * 1e-9, "machine_s",
+                      (double)totals.machine_ns * 1e-9, "idle_s", idle, "peak_inflight",
                       (json_int_t)totals.peak_inflight, "peak_inflight_bytes",
                       (json_int_t)totals.peak_inflight_bytes, "peak_pending_w",
                       (json_int_t)totals.peak_pending_w, "max_inflight",

@@ -190,9 +190,13 @@ static bool feed(rrfp_worker *worker, rrfp_stage *machine, const rrfp_event *eve
     rrfp_action actions[RRFP_MAX_ACTIONS];
     size_t count = 0;
     rrfp_error error;
+    uint64_t begin = rrfp_now_ns();
     if (rrfp_stage_handle(machine, event, actions, &count, &error) != RRFP_OK) {
         rrfp_pipeline_fail(worker->pipeline, &error);
         return false;
+    }
+    if (recording(worker)) {
+        worker->machine_ns += rrfp_now_ns() - begin;
     }
     return apply(worker, actions, count);
 }
