@@ -7,9 +7,9 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "kernels/kernels.h"
+#include "timing.h"
 
 enum { MAX_REPEATS = 101 };
 
@@ -23,48 +23,22 @@ typedef struct product {
     float beta;
 } product;
 
-/* Processor time of this thread, so that other processes do not count. */
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static float *filled(size_t count)
-{
-    float *x = aligned_alloc(64, (count * sizeof *x + 63) / 64 * 64);
-    if (x == NULL) {
-        perror("bench_gemm: out of memory");
-        exit(1);
-    }
-    for (size_t i = 0; i < count; i++)
-        x[i] = (float)((i * 2654435761u >> 8) % 2048) / 1024.0f - 1.0f;
-    return x;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void measure(const product *p, int repeats)
 {
     size_t rows_a = p->trans_a ? p->k : p->m, rows_b = p->trans_b ? p->n : p->k;
-    float *a = filled(rows_a * p->lda), *b = filled(rows_b * p->ldb), *c = filled(p->m * p->ldc);
+    float *a = bench_filled(rows_a * p->lda), *b = bench_filled(rows_b * p->ldb), *c = bench_filled(p->m * p->ldc);
     double work = (double)p->m * (double)p->n * (double)p->k, rate[MAX_REPEATS];
     size_t calls = (size_t)(WORK_PER_TIMING / work) + 1;
     for (int r = -1; r < repeats; r++) { /* the first timing only warms up */
-        double start = now_seconds();
+        double start = bench_seconds();
         for (size_t i = 0; i < calls; i++)
             rrfp_gemm(p->trans_a, p->trans_b, p->m, p->n, p->k, a, p->lda, b, p->ldb, p->beta, c,
                       p->ldc);
-        double seconds = now_seconds() - start;
+        double seconds = bench_seconds() - start;
         if (r >= 0)
             rate[r] = 2e-9 * work * (double)calls / seconds;
     }
-    qsort(rate, (size_t)repeats, sizeof *rate, ascending);
+    qsort(rate, (size_t)repeats, sizeof *rate, bench_ascending);
     printf("| %s | %zux%zux%zu | %.1f | %.1f | %.1f |\n", p->name, p->m, p->n, p->k, rate[0],
            rate[repeats / 2], rate[repeats - 1]);
     free(a);

@@ -6,48 +6,23 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "kernels/kernels.h"
 #include "kernels/rng.h"
+#include "timing.h"
 
 enum { TIMINGS = 15 };
-
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static float *filled(size_t count)
-{
-    float *x = aligned_alloc(64, (count * sizeof *x + 127) / 64 * 64);
-    if (x == NULL) {
-        perror("bench_kernels: out of memory");
-        exit(1);
-    }
-    for (size_t i = 0; i < count; i++)
-        x[i] = (float)((i * 2654435761u >> 8) % 2048) / 1024.0f - 1.0f;
-    return x;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* Median and least time of CALL; `flops` 0 where the work is no product. */
 #define MEASURE(NAME, FLOPS, CALL)                                                                 \
     do {                                                                                           \
         double seconds_[TIMINGS], flops_ = (FLOPS);                                                \
         for (int r_ = 0; r_ < TIMINGS; r_++) {                                                     \
-            double start_ = now_seconds();                                                         \
+            double start_ = bench_seconds();                                                         \
             CALL;                                                                                  \
-            seconds_[r_] = now_seconds() - start_;                                                 \
+            seconds_[r_] = bench_seconds() - start_;                                                 \
         }                                                                                          \
-        qsort(seconds_, TIMINGS, sizeof *seconds_, ascending);                                     \
+        qsort(seconds_, TIMINGS, sizeof *seconds_, bench_ascending);                                     \
         printf("%-18s min %9.1f us  median %9.1f us", NAME, 1e6 * seconds_[0],                     \
                1e6 * seconds_[TIMINGS / 2]);                                                       \
         if (flops_ > 0.0)                                                                          \
@@ -74,14 +49,14 @@ int main(int argc, char **argv)
     rrfp_kernels_thread_init(1);
     printf("%s; N %zu, T %zu, C %zu, V %zu\n", rrfp_kernels_gemm_name(), n, t, c, vocab);
 
-    float *x = filled(n * hidden), *y = filled(n * hidden), *dy = filled(n * hidden);
-    float *dx = filled(n * hidden), *w = filled(c * hidden), *dw = filled(c * hidden);
-    float *bias = filled(hidden), *gamma = filled(c), *beta = filled(c);
-    float *mean = filled(n), *rstd = filled(n), *lse = filled(n * heads);
-    float *scratch = filled(rrfp_attention_scratch_floats(t, d));
-    float *qkv = filled(n * 3 * c), *dqkv = filled(n * 3 * c), *logits = filled(n * vocab);
-    float *wte = filled(vocab * c), *dwte = filled(vocab * c);
-    float *m = filled(c * hidden), *v = filled(c * hidden);
+    float *x = bench_filled(n * hidden), *y = bench_filled(n * hidden), *dy = bench_filled(n * hidden);
+    float *dx = bench_filled(n * hidden), *w = bench_filled(c * hidden), *dw = bench_filled(c * hidden);
+    float *bias = bench_filled(hidden), *gamma = bench_filled(c), *beta = bench_filled(c);
+    float *mean = bench_filled(n), *rstd = bench_filled(n), *lse = bench_filled(n * heads);
+    float *scratch = bench_filled(rrfp_attention_scratch_floats(t, d));
+    float *qkv = bench_filled(n * 3 * c), *dqkv = bench_filled(n * 3 * c), *logits = bench_filled(n * vocab);
+    float *wte = bench_filled(vocab * c), *dwte = bench_filled(vocab * c);
+    float *m = bench_filled(c * hidden), *v = bench_filled(c * hidden);
     int32_t *tokens = malloc(n * sizeof *tokens);
     if (tokens == NULL) {
         perror("bench_kernels: out of memory");
