@@ -160,7 +160,8 @@ static rrfp_status run(planner *p, rrfp_error *error)
         return status;
     }
     for (uint32_t s = 0; s < stages; s++) {
-        apply(p, s, actions, rrfp_stage_begin_step(p->machines[s], actions));
+        size_t count = rrfp_stage_begin_step(p->machines[s], actions);
+        apply(p, s, actions, count);
     }
     while (p->heap_count > 0 && !p->out_of_memory) {
         plan_event next = pop(p);

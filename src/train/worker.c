@@ -389,7 +389,8 @@ static void run_tasks(rrfp_worker *worker)
     worker->have_task = worker->step_done = worker->idle = false;
     worker->phase_busy_ns = 0;
     worker->phase_begin_ns = rrfp_now_ns();
-    bool ok = apply(worker, actions, rrfp_stage_begin_step(machine, actions));
+    size_t count = rrfp_stage_begin_step(machine, actions);
+    bool ok = apply(worker, actions, count);
     while (ok && !worker->step_done && !atomic_load(&pipeline->failed)) {
         ok = drain(worker, machine);
         if (ok && worker->have_task) {
