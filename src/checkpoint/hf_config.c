@@ -8,10 +8,15 @@
 
 #include "base/atomic_file.h"
 
+/* Token <|endoftext|> of GPT-2's vocabulary, which readers assume where nothing is said. */
+enum { GPT2_END_OF_TEXT = 50256 };
+
 static json_t *gpt2_json(const rrfp_model_config *m)
 {
     double dropout = (double)m->dropout;
-    return json_pack("{s:[s],s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:b,s:s}",
+    json_t *end = m->vocab > GPT2_END_OF_TEXT ? json_integer(GPT2_END_OF_TEXT) : json_null();
+    return json_pack("{s:[s],s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:b,s:s,"
+                     "s:O,s:o}",
                      "architectures", "GPT2LMHeadModel", "model_type", "gpt2",
                      "activation_function", "gelu_new", "n_layer", (json_int_t)m->num_layers,
                      "n_head", (json_int_t)m->heads, "n_embd", (json_int_t)m->hidden, "n_inner",
@@ -19,7 +24,8 @@ static json_t *gpt2_json(const rrfp_model_config *m)
                      "n_ctx", (json_int_t)m->max_positions, "vocab_size", (json_int_t)m->vocab,
                      "layer_norm_epsilon", (double)m->norm_eps, "initializer_range", 0.02,
                      "attn_pdrop", dropout, "embd_pdrop", dropout, "resid_pdrop", dropout,
-                     "tie_word_embeddings", m->tied, "torch_dtype", "float32");
+                     "tie_word_embeddings", m->tied, "torch_dtype", "float32", "bos_token_id",
+                     end, "eos_token_id", end);
 }
 
 static json_t *llama_json(const rrfp_model_config *m)
@@ -80,9 +86,9 @@ static uint32_t whole(reader *r, const char *key, bool optional)
     return (uint32_t)json_integer_value(value);
 }
 
-static float number(reader *r, const char *key, double standard)
+static float number_of(reader *r, const json_t *object, const char *key, double standard)
 {
-    const json_t *value = json_object_get(r->root, key);
+    const json_t *value = json_object_get(object, key);
     double read = value == NULL || json_is_null(value) ? standard : json_number_value(value);
     if ((value != NULL && !json_is_null(value) && !json_is_number(value)) || !(read > 0.0) ||
         read > 1e12) {
@@ -90,6 +96,11 @@ static float number(reader *r, const char *key, double standard)
         return 1.0f;
     }
     return (float)read;
+}
+
+static float number(reader *r, const char *key, double standard)
+{
+    return number_of(r, r->root, key, standard);
 }
 
 static bool flag(reader *r, const char *key, bool standard)
@@ -122,12 +133,41 @@ static void must_be_off(reader *r, const char *key)
     }
 }
 
+/* Rotary positions: "rope_theta" and "rope_scaling", or, from version 5 of transformers on, both in
+ * "rope_parameters". */
+static float rope_theta(reader *r)
+{
+    static const char *const objects[] = {"rope_parameters", "rope_scaling"};
+    float theta = number(r, "rope_theta", 10000.0);
+    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
+        const json_t *rope = json_object_get(r->root, objects[i]);
+        if (rope == NULL || json_is_null(rope)) {
+            continue;
+        }
+        const char *type = json_string_value(json_object_get(rope, "rope_type"));
+        if (type == NULL) {
+            type = json_string_value(json_object_get(rope, "type"));
+        }
+        if (type == NULL || strcmp(type, "default") != 0) {
+            refuse(r, objects[i], "has a rope_type other than \"default\", the only one supported");
+        }
+        if (number_of(r, rope, "partial_rotary_factor", 1.0) != 1.0f) {
+            refuse(r, objects[i], "has a partial_rotary_factor other than 1, not supported");
+        }
+        theta = number_of(r, rope, "rope_theta", (double)theta);
+    }
+    return theta;
+}
+
 static void read_gpt2(reader *r, rrfp_model_config *m)
 {
     m->arch = RRFP_ARCH_GPT2;
     must_be(r, "activation_function", "gelu_new");
     must_be_off(r, "scale_attn_by_inverse_layer_idx");
     must_be_off(r, "add_cross_attention");
+    if (!flag(r, "scale_attn_weights", true)) {
+        refuse(r, "scale_attn_weights", "is false, which is not supported");
+    }
     m->num_layers = whole(r, "n_layer", false);
     m->heads = m->kv_heads = whole(r, "n_head", false);
     m->hidden = whole(r, "n_embd", false);
@@ -144,7 +184,7 @@ static void read_llama(reader *r, rrfp_model_config *m)
     must_be(r, "hidden_act", "silu");
     must_be_off(r, "attention_bias");
     must_be_off(r, "mlp_bias");
-    must_be_off(r, "rope_scaling");
+    m->rope_theta = rope_theta(r);
     m->num_layers = whole(r, "num_hidden_layers", false);
     m->heads = whole(r, "num_attention_heads", false);
     m->kv_heads = whole(r, "num_key_value_heads", true);
@@ -153,7 +193,6 @@ static void read_llama(reader *r, rrfp_model_config *m)
     m->max_positions = whole(r, "max_position_embeddings", true);
     m->vocab = whole(r, "vocab_size", false);
     m->norm_eps = number(r, "rms_norm_eps", 1e-6);
-    m->rope_theta = number(r, "rope_theta", 10000.0);
     m->tied = flag(r, "tie_word_embeddings", false);
     uint32_t head = whole(r, "head_dim", true);
     if (head != 0 && m->heads != 0 && head != m->hidden / m->heads) {

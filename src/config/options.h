@@ -60,6 +60,7 @@ typedef struct rrfp_options {
     double valid_fraction;
     /* files */
     char save[1024], load[1024], trace[1024], summary[1024], trace_svg[1024];
+    bool finetune;                         /* only the weights of `load`, from iteration 0 */
     /* generation */
     char prompt[4096];
     uint32_t max_new_tokens;

@@ -303,6 +303,10 @@ static rrfp_status check_inputs(const rrfp_options *o, rrfp_command command, rrf
         return rrfp_error_set(error, RRFP_ERR_INVALID,
                               "'rrfp %s' needs a checkpoint: --load DIR", name);
     }
+    if (o->finetune && o->load[0] == '\0') {
+        return rrfp_error_set(error, RRFP_ERR_INVALID,
+                              "finetune needs weights to start from: --load DIR");
+    }
     if (command == RRFP_COMMAND_GENERATE && o->prompt[0] == '\0') {
         return rrfp_error_set(error, RRFP_ERR_INVALID,
                               "'rrfp generate' needs a text to continue: --prompt TEXT");

@@ -251,7 +251,7 @@ rrfp_status rrfp_session_open_pipeline(rrfp_session *session, bool with_optimize
     const rrfp_checkpoint_entry *entries = rrfp_pipeline_entries(session->pipeline, &count);
     snprintf(optimizer_path, sizeof optimizer_path, "%s/optimizer.safetensors",
              session->load_path);
-    bool has_optimizer = access(optimizer_path, F_OK) == 0;
+    bool has_optimizer = !session->options->finetune && access(optimizer_path, F_OK) == 0;
     return rrfp_checkpoint_load(session->load_path, entries, count,
                                 with_optimizer && has_optimizer, &session->state, error);
 }

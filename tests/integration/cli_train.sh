@@ -52,6 +52,12 @@ echo "== the same files"
 cmp straight/iter_0000006/model.safetensors parts/iter_0000006/model.safetensors
 cmp straight/iter_0000006/optimizer.safetensors parts/iter_0000006/optimizer.safetensors
 
+echo "== finetuning takes the weights and counts from 1"
+"$rrfp" train "${common[@]}" --train-iters 6 --load straight --finetune --lr 0 --min-lr 0 \
+    --weight-decay 0 --summary same.json >/dev/null
+test "$(bits same.json 1 6 | wc -l)" = 7 # six steps and the weights, which stay as they were
+diff <(bits same.json 7 7) <(bits made/here/straight.json 7 7)
+
 echo "== SIGTERM ends after a step, saves and exits 0"
 "$rrfp" train "${common[@]}" --train-iters 1000000 --lr-decay-iters 0 --save stopped >stop.log &
 pid=$!

@@ -255,15 +255,22 @@ static void places_that_hold_no_checkpoint(void **state)
     assert_non_null(strstr(error.text, "/proc/x"));
 }
 
-static void config_refused(const char *json, const char *why)
+/* The one config.json of `dir`; returns its path. */
+static const char *write_config(const char *json)
 {
-    char path[160];
-    rrfp_model_config read;
+    static char path[160];
     snprintf(path, sizeof path, "%s/config.json", dir);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     fputs(json, file);
     fclose(file);
+    return path;
+}
+
+static void config_refused(const char *json, const char *why)
+{
+    rrfp_model_config read;
+    const char *path = write_config(json);
     assert_int_not_equal(rrfp_hf_config_read(path, &read, &error), RRFP_OK);
     if (strstr(error.text, why) == NULL) {
         fail_msg("said \"%s\", expected \"%s\"", error.text, why);
@@ -282,7 +289,27 @@ static void foreign_configs(void **state)
     assert_int_equal(rrfp_hf_config_write(path, &llama, &error), RRFP_OK);
     assert_int_equal(rrfp_hf_config_read(path, &read, &error), RRFP_OK);
     assert_memory_equal(&llama, &read, sizeof read);
+
+    /* As version 5 of transformers writes it. */
+    write_config("{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":16,"
+                 "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":48,"
+                 "\"vocab_size\":50,\"max_position_embeddings\":32,\"rope_parameters\":"
+                 "{\"rope_type\":\"default\",\"rope_theta\":500000.0}}");
+    assert_int_equal(rrfp_hf_config_read(path, &read, &error), RRFP_OK);
+    assert_memory_equal(&llama, &read, sizeof read);
+
     config_refused("{\"model_type\":\"bert\"}", "model_type");
+    config_refused("{\"model_type\":\"gpt2\",\"scale_attn_weights\":false}",
+                   "scale_attn_weights");
+    config_refused("{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_type\":\"yarn\"}}",
+                   "rope_parameters");
+    config_refused("{\"model_type\":\"llama\",\"rope_parameters\":[]}", "rope_parameters");
+    config_refused("{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_type\":\"default\","
+                   "\"partial_rotary_factor\":0.5}}",
+                   "partial_rotary_factor");
+    config_refused("{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_type\":\"default\","
+                   "\"rope_theta\":\"x\"}}",
+                   "rope_theta");
     config_refused("{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}",
                    "activation_function");
     config_refused("{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer");

@@ -36,6 +36,8 @@ static const struct {
     {RRFP_COMMAND_TRAIN, "", "needs data: --data-path"},
     {RRFP_COMMAND_TRAIN, "--print-config", NULL},
     {RRFP_COMMAND_EVAL, "--data-path x", "needs a checkpoint: --load"},
+    {RRFP_COMMAND_TRAIN, "--data-path x --finetune", "finetune needs weights"},
+    {RRFP_COMMAND_TRAIN, "--data-path x --finetune --load d", NULL},
     {RRFP_COMMAND_EVAL, "--load d", "needs data: --data-path"},
     {RRFP_COMMAND_EVAL, "--load d --data-path x", NULL},
     {RRFP_COMMAND_GENERATE, "--prompt p", "needs a checkpoint: --load"},

@@ -72,6 +72,7 @@ static const struct sample {
     {"valid-fraction", "0.05", "0.25", "0.25", "0.25", NULL},
     {"save", "", "ck", "\"ck\"", "ck", NULL},
     {"load", "", "hf", "\"hf\"", "hf", NULL},
+    {"finetune", "false", "true", "true", "true", "--load=hf"},
     {"trace", "", "t.json", "\"t.json\"", "t.json", NULL},
     {"trace-svg", "", "t.svg", "\"t.svg\"", "t.svg", NULL},
     {"summary", "", "s.json", "\"s.json\"", "s.json", NULL},
