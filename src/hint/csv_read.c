@@ -111,23 +111,22 @@ static rrfp_status read_cells(reader *r, const char *text, size_t bytes)
 {
     const char *end = text + bytes;
     while (text < end) {
-        const char *line_end = memchr(text, '\n', (size_t)(end - text));
-        line_end = line_end == NULL ? end : line_end;
-        uint32_t column = 1;
-        for (const char *at = text; at <= line_end; column++) {
-            const char *comma = memchr(at, ',', (size_t)(line_end - at));
-            const char *cell_end = comma == NULL ? line_end : comma;
-            rrfp_status status = add_cell(r, column, at, cell_end);
+        const char *newline = memchr(text, '\n', (size_t)(end - text));
+        const char *line_end = newline == NULL ? end : newline, *at = text, *comma;
+        uint32_t column = 0;
+        do {
+            comma = memchr(at, ',', (size_t)(line_end - at));
+            rrfp_status status = add_cell(r, ++column, at, comma == NULL ? line_end : comma);
             if (status != RRFP_OK) {
                 return status;
             }
-            at = cell_end + 1;
-        }
+            at = comma == NULL ? line_end : comma + 1;
+        } while (comma != NULL);
         if (++r->rows > RRFP_MAX_STAGES) {
             return rrfp_error_set(r->error, RRFP_ERR_FORMAT, "%s: more than %d rows", r->name,
                                   (int)RRFP_MAX_STAGES);
         }
-        text = line_end + 1;
+        text = newline == NULL ? end : newline + 1;
     }
     /* Blank lines at the end are no ranks; a blank line between rows is one without work. */
     while (r->rows > 0 && (r->count == 0 || r->cells[r->count - 1].row < r->rows)) {
