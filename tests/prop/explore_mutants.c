@@ -18,11 +18,11 @@
 #include "core/stage.c"
 #include "core/stage_events.c"
 
-#include "support/explorer.h"
+#include "support/explorer_alone.h"
 #include "support/orders.h"
 
-/* First fault found in one setup, into `fault` (empty: none). */
-static void explore_setup(const pipe_setup *u, char fault[512])
+/* First fault found in one setup, as a whole or stage by stage, into `fault` (empty: none). */
+static void explore_setup(const pipe_setup *u, bool alone, char fault[512])
 {
     pipeline p;
     rrfp_error error;
@@ -30,24 +30,31 @@ static void explore_setup(const pipe_setup *u, char fault[512])
     if (pipe_create(&p, u, &error) != RRFP_OK) {
         fail_msg("%s", error.text);
     }
-    explore(&p, false, &transitions);
+    for (uint32_t s = 0; alone && s < u->shape.stages; s++) {
+        explore_alone(&p, s, &transitions);
+    }
+    if (!alone) {
+        explore(&p, false, &transitions);
+    }
     memcpy(fault, p.fault, sizeof p.fault);
     pipe_destroy(&p);
 }
 
 static void expect_found(rrfp_mutant mutant, const pipe_setup *u, const char *expected)
 {
-    char fault[512];
-    rrfp_mutant_active = RRFP_MUTANT_NONE;
-    explore_setup(u, fault);
-    assert_string_equal(fault, "");
-    rrfp_mutant_active = mutant;
-    explore_setup(u, fault);
-    rrfp_mutant_active = RRFP_MUTANT_NONE;
-    printf("mutant %d: %s\n", (int)mutant, fault);
-    if (strstr(fault, expected) == NULL) {
-        pipe_describe(u, stderr);
-        fail_msg("mutant %d: found '%s', not '%s'", (int)mutant, fault, expected);
+    for (int alone = 0; alone < 2; alone++) {
+        char fault[512];
+        rrfp_mutant_active = RRFP_MUTANT_NONE;
+        explore_setup(u, alone, fault);
+        assert_string_equal(fault, "");
+        rrfp_mutant_active = mutant;
+        explore_setup(u, alone, fault);
+        rrfp_mutant_active = RRFP_MUTANT_NONE;
+        printf("mutant %d, %s: %s\n", (int)mutant, alone ? "a stage" : "pipeline", fault);
+        if (strstr(fault, expected) == NULL) {
+            pipe_describe(u, stderr);
+            fail_msg("mutant %d: found '%s', not '%s'", (int)mutant, fault, expected);
+        }
     }
 }
 

@@ -263,6 +263,53 @@ static inline void pipe_on_start(pipeline *p, uint32_t s, rrfp_task task)
     *word |= STAGE_RUNS | (uint32_t)task.kind << 26 | (uint32_t)c << 18 | m;
 }
 
+/* The next W of chunk c could run: its B is done and, when sums are ordered, it is in turn. */
+static inline bool pipe_w_ready(const pipeline *p, uint32_t s, uint32_t c)
+{
+    bool ordered = p->setup.accumulate == RRFP_ACCUMULATE_ORDERED;
+    for (uint32_t m = 0; m < p->setup.shape.microbatches; m++) {
+        uint32_t w = *pipe_cell(p, s, c, m);
+        if ((w & B_END) && !(w & W_START) && (!ordered || pipe_w_turn(p, s, c, m))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * With a bounded distance: has the first F or backward of the order that has not started its
+ * inputs, or could a W run whose place, or that of another W of the chunk, comes before?
+ */
+static inline bool pipe_head_ready(const pipeline *p, uint32_t s)
+{
+    const pipe_setup *u = &p->setup;
+    int64_t owed[PIPE_MAX_CHUNKS] = {0};
+    for (size_t i = 0; i < u->order_counts[s]; i++) {
+        rrfp_task t = u->orders[s][i];
+        uint32_t w = *pipe_cell(p, s, t.chunk, t.microbatch);
+        if (u->forward_only && t.kind != RRFP_F) {
+            continue;
+        }
+        if (t.kind != RRFP_W && !(w & (t.kind == RRFP_F ? F_START : B_START))) {
+            if (t.kind == RRFP_F ? pipe_f_input(p, s, t.chunk, t.microbatch)
+                                 : pipe_b_input(p, s, t.chunk, t.microbatch)) {
+                return true;
+            }
+            break;
+        }
+        owed[t.chunk] += t.kind == RRFP_W || t.kind == RRFP_BW;
+    }
+    for (uint32_t c = 0; c < u->shape.chunks; c++) {
+        for (uint32_t m = 0; m < u->shape.microbatches; m++) {
+            owed[c] -= (*pipe_cell(p, s, c, m) & W_START) != 0;
+        }
+        if (owed[c] > 0 && pipe_w_ready(p, s, c)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static inline void pipe_on_idle(pipeline *p, uint32_t s, rrfp_idle_reason reason)
 {
     const pipe_setup *u = &p->setup;
@@ -292,6 +339,9 @@ static inline void pipe_on_idle(pipeline *p, uint32_t s, rrfp_idle_reason reason
     }
     if (u->distance == RRFP_DISTANCE_UNBOUNDED && (work_w || oldest_ready)) {
         pipe_fault(p, "stage %u idles though it may always go on", s);
+    }
+    if (u->distance != RRFP_DISTANCE_UNBOUNDED && pipe_head_ready(p, s)) {
+        pipe_fault(p, "stage %u idles though the head of its order is ready", s);
     }
     bool right = any ? reason == RRFP_IDLE_BUDGET ||
                            (reason == RRFP_IDLE_ORDER && u->distance != RRFP_DISTANCE_UNBOUNDED)
@@ -458,25 +508,30 @@ static inline void pipe_sent(pipeline *p, uint32_t s, uint32_t c, uint32_t m, ui
         (rrfp_task){.kind = bit == OUT_F ? RRFP_F : RRFP_B, .chunk = (uint16_t)c, .microbatch = m});
 }
 
-/* Nothing can happen any more: is everything done and every buffer free? */
-static inline void pipe_check_end(pipeline *p)
+/* Nothing can happen any more on stage s: is everything done and every buffer free? */
+static inline void pipe_check_stage_end(pipeline *p, uint32_t s)
 {
     const rrfp_shape *shape = &p->setup.shape;
-    for (uint32_t s = 0; s < shape->stages; s++) {
-        if (!(*pipe_stage_word(p, s) & STAGE_DONE)) {
-            pipe_fault(p, "stuck: stage %u cannot go on", s);
-            return;
+    if (!(*pipe_stage_word(p, s) & STAGE_DONE)) {
+        pipe_fault(p, "stuck: stage %u cannot go on", s);
+        return;
+    }
+    for (uint32_t i = 0; i < shape->chunks * shape->microbatches; i++) {
+        uint32_t w = *pipe_cell(p, s, 0, i);
+        uint32_t g = pipe_global(p, s, i / shape->microbatches);
+        uint32_t want = FREED_ACTIVATION | FREED_RETAINED |
+                        (g + 1 < shape->stages * shape->chunks ? FREED_F : 0) |
+                        (g > 0 && !p->setup.forward_only ? FREED_B : 0);
+        if ((w & (FREED_ACTIVATION | FREED_RETAINED | FREED_F | FREED_B)) != want) {
+            pipe_fault(p, "stage %u keeps a buffer after the step", s);
         }
-        for (uint32_t i = 0; i < shape->chunks * shape->microbatches; i++) {
-            uint32_t w = *pipe_cell(p, s, 0, i);
-            uint32_t g = pipe_global(p, s, i / shape->microbatches);
-            uint32_t want = FREED_ACTIVATION | FREED_RETAINED |
-                            (g + 1 < shape->stages * shape->chunks ? FREED_F : 0) |
-                            (g > 0 && !p->setup.forward_only ? FREED_B : 0);
-            if ((w & (FREED_ACTIVATION | FREED_RETAINED | FREED_F | FREED_B)) != want) {
-                pipe_fault(p, "stage %u keeps a buffer after the step", s);
-            }
-        }
+    }
+}
+
+static inline void pipe_check_end(pipeline *p)
+{
+    for (uint32_t s = 0; s < p->setup.shape.stages && p->fault[0] == '\0'; s++) {
+        pipe_check_stage_end(p, s);
     }
 }
 
