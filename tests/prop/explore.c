@@ -10,18 +10,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "support/explore_matrix.h"
 #include "support/explorer.h"
-#include "support/orders.h"
-
-typedef struct totals {
-    unsigned long configs, infeasible, states, transitions;
-} totals;
-
-static bool full_matrix(void)
-{
-    const char *value = getenv("RRFP_EXPLORE_FULL");
-    return value != NULL && value[0] == '1';
-}
 
 /* The heaviest are left to the full matrix. */
 static bool in_quick_matrix(const pipe_setup *u)
@@ -44,35 +34,12 @@ static bool in_quick_matrix(const pipe_setup *u)
 static void run(const pipe_setup *u, bool every_event, totals *t)
 {
     pipeline p;
-    rrfp_error error;
-    bool fits = u->distance == RRFP_DISTANCE_UNBOUNDED || orders_fit(u);
-    rrfp_status status = pipe_create(&p, u, &error);
-    if (status != (fits ? RRFP_OK : RRFP_ERR_INFEASIBLE)) {
-        pipe_describe(u, stderr);
-        fail_msg("the order %s the budgets, creation says: %s", fits ? "fits" : "does not fit",
-                 status == RRFP_OK ? "fine" : error.text);
+    if (matrix_create(&p, u, t)) {
+        t->states += explore(&p, every_event, &t->transitions);
+        t->searches++;
+        matrix_destroy(&p);
     }
-    if (!fits) {
-        t->infeasible++;
-        return;
-    }
-    t->states += explore(&p, every_event, &t->transitions);
-    t->configs++;
-    if (p.fault[0] != '\0') {
-        pipe_describe(u, stderr);
-        fail_msg("%s", p.fault);
-    }
-    pipe_destroy(&p);
 }
-
-static void report(const char *name, const totals *t)
-{
-    printf("%s: %lu configurations, %lu states, %lu transitions; %lu orders did not fit\n", name,
-           t->configs, t->states, t->transitions, t->infeasible);
-    assert_true(t->configs > 0 && t->states > t->configs);
-}
-
-typedef void (*body_function)(pipe_setup *u, totals *t);
 
 /* Calls `body` for each shape and budget, fused and split, ordered and by arrival. */
 static void for_each_setup(body_function body, totals *t)
@@ -120,7 +87,7 @@ static void test_rules(void **state)
     (void)state;
     totals t = {0};
     for_each_setup(body_rules, &t);
-    report("rules", &t);
+    matrix_report("rules", &t);
 }
 
 /* Three chunks need a slot each: what one microbatch gives back is not enough for the next. */
@@ -139,16 +106,16 @@ static void test_three_chunks(void **state)
             }
         }
     }
-    report("three chunks", &t);
+    matrix_report("three chunks", &t);
 }
 
 static void body_lists(pipe_setup *u, totals *t)
 {
     u->rule = RRFP_RULE_LIST;
     for (int style = ORDER_GPIPE; style <= ORDER_RANDOM; style++) {
-        orders_make(u, (order_style)style, t->configs);
+        orders_make(u, (order_style)style, t->searches);
         if (style == ORDER_RANDOM) {
-            orders_shuffle(u, t->configs);
+            orders_shuffle(u, t->searches);
         }
         run(u, false, t);
         orders_free(u);
@@ -160,7 +127,7 @@ static void test_lists(void **state)
     (void)state;
     totals t = {0};
     for_each_setup(body_lists, &t);
-    report("lists", &t);
+    matrix_report("lists", &t);
 }
 
 static void body_orders(pipe_setup *u, totals *t)
@@ -171,7 +138,7 @@ static void body_orders(pipe_setup *u, totals *t)
             u->distance = distances[d];
             for (int rule = RRFP_RULE_LIST; rule <= (d == 0 ? 0 : 1); rule++) {
                 u->rule = (rrfp_rule)rule;
-                orders_make(u, (order_style)style, t->configs);
+                orders_make(u, (order_style)style, t->searches);
                 run(u, false, t);
                 orders_free(u);
             }
@@ -184,7 +151,7 @@ static void test_committed_orders(void **state)
     (void)state;
     totals t = {0};
     for_each_setup(body_orders, &t);
-    report("committed orders", &t);
+    matrix_report("committed orders", &t);
 }
 
 static void body_bytes(pipe_setup *u, totals *t)
@@ -205,7 +172,7 @@ static void body_bytes(pipe_setup *u, totals *t)
         u->rule = RRFP_RULE_F_PRIO;
         run(u, false, t);
     }
-    orders_make(u, ORDER_RANDOM, t->configs);
+    orders_make(u, ORDER_RANDOM, t->searches);
     u->rule = RRFP_RULE_LIST;
     u->max_bytes = whole + 1;
     run(u, false, t);
@@ -220,7 +187,7 @@ static void test_bytes(void **state)
     (void)state;
     totals t = {0};
     for_each_setup(body_bytes, &t);
-    report("bytes", &t);
+    matrix_report("bytes", &t);
 }
 
 static void test_forward_only(void **state)
@@ -246,7 +213,7 @@ static void test_forward_only(void **state)
             orders_free(&u);
         }
     }
-    report("forward only", &t);
+    matrix_report("forward only", &t);
 }
 
 /* Without the reductions: ends of sends and messages to busy stages at any time. */
@@ -273,7 +240,7 @@ static void test_unreduced(void **state)
             run(&u, true, &t);
         }
     }
-    report("unreduced", &t);
+    matrix_report("unreduced", &t);
 }
 
 int main(void)

@@ -9,43 +9,21 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "support/explore_matrix.h"
 #include "support/explorer_alone.h"
-#include "support/orders.h"
-
-typedef struct totals {
-    unsigned long stages, infeasible, states, transitions;
-} totals;
-
-static bool full_matrix(void)
-{
-    const char *value = getenv("RRFP_EXPLORE_FULL");
-    return value != NULL && value[0] == '1';
-}
 
 static void run(const pipe_setup *u, totals *t)
 {
     pipeline p;
-    rrfp_error error;
-    if (pipe_create(&p, u, &error) != RRFP_OK) {
-        if (u->distance == RRFP_DISTANCE_UNBOUNDED || orders_fit(u)) {
-            pipe_describe(u, stderr);
-            fail_msg("refused: %s", error.text);
-        }
-        t->infeasible++;
+    if (!matrix_create(&p, u, t)) {
         return;
     }
-    for (uint32_t s = 0; s < u->shape.stages; s++) {
+    for (uint32_t s = 0; s < u->shape.stages && p.fault[0] == '\0'; s++) {
         t->states += explore_alone(&p, s, &t->transitions);
-        t->stages++;
-        if (p.fault[0] != '\0') {
-            pipe_describe(u, stderr);
-            fail_msg("%s", p.fault);
-        }
+        t->searches++;
     }
-    pipe_destroy(&p);
+    matrix_destroy(&p);
 }
-
-typedef void (*body_function)(pipe_setup *u, totals *t);
 
 /* Calls `body` for each budget of a shape, fused and split, ordered and by arrival. */
 static void for_each_budget(const rrfp_shape *shape, body_function body, totals *t)
@@ -103,11 +81,11 @@ static void body_orders(pipe_setup *u, totals *t)
     static const uint32_t distances[] = {0, 1, 3, RRFP_DISTANCE_UNBOUNDED};
     u->rule = RRFP_RULE_LIST;
     for (int style = ORDER_SEQUENTIAL; style <= ORDER_RANDOM; style++) {
-        orders_make(u, (order_style)style, t->stages);
+        orders_make(u, (order_style)style, t->searches);
         for (uint32_t d = 0; d < 4; d++) {
             u->distance = distances[d];
             if (u->distance == RRFP_DISTANCE_UNBOUNDED && style == ORDER_RANDOM) {
-                orders_shuffle(u, t->stages); /* a ranking may be any permutation */
+                orders_shuffle(u, t->searches); /* a ranking may be any permutation */
             }
             run(u, t);
         }
@@ -146,18 +124,11 @@ static void body_forward_only(pipe_setup *u, totals *t)
     }
 }
 
-static void report(const char *name, const totals *t)
-{
-    printf("%s: %lu stages, %lu states, %lu transitions; %lu orders did not fit\n", name, t->stages,
-           t->states, t->transitions, t->infeasible);
-    assert_true(t->stages > 0 && t->states > t->stages);
-}
-
 static void check(const char *name, body_function body)
 {
     totals t = {0};
     for_each_setup(body, &t);
-    report(name, &t);
+    matrix_report(name, &t);
 }
 
 static void test_rules(void **state)
