@@ -46,13 +46,13 @@ static void for_each_budget(const rrfp_shape *shape, body_function body, totals 
 /* V = 1, 2 looped, 2 V-shaped, 3 looped; the last, and the larger M, only in full. */
 static void for_each_setup(body_function body, totals *t)
 {
-    static const uint32_t most[] = {4, 4, 4, 0}, most_full[] = {6, 4, 4, 3};
-    for (uint32_t placed = 0; placed < 4; placed++) {
 #ifdef RRFP_SANITIZED
-        uint32_t limit = placed == 0 ? 3 : placed == 3 ? 0 : 2;
+    static const uint32_t most[] = {3, 2, 2, 0}, most_full[] = {4, 3, 3, 2};
 #else
-        uint32_t limit = full_matrix() ? most_full[placed] : most[placed];
+    static const uint32_t most[] = {4, 4, 4, 0}, most_full[] = {6, 4, 4, 3};
 #endif
+    for (uint32_t placed = 0; placed < 4; placed++) {
+        uint32_t limit = full_matrix() ? most_full[placed] : most[placed];
         for (uint32_t P = 1; P <= 3; P++) {
             for (uint32_t M = 1; M <= limit; M++) {
                 rrfp_shape shape = {.stages = P,
