@@ -115,6 +115,12 @@ static size_t carve(size_t *at, size_t bytes)
     return offset;
 }
 
+/* What lies at an offset of carve(). */
+static void *part(const rrfp_stage *stage, size_t offset)
+{
+    return stage->block + offset;
+}
+
 static rrfp_status lay_out(rrfp_stage *stage, rrfp_error *error)
 {
     size_t V = stage->shape.chunks;
@@ -143,18 +149,18 @@ static rrfp_status lay_out(rrfp_stage *stage, rrfp_error *error)
                               stage->stage, at);
     }
     stage->block_bytes = at;
-    stage->head = (rrfp_stage_head *)(void *)(stage->block + head);
-    stage->next_f = (uint32_t *)(void *)(stage->block + next_f);
-    stage->next_b = (uint32_t *)(void *)(stage->block + next_b);
-    stage->next_w = (uint32_t *)(void *)(stage->block + next_w);
-    stage->ready = (uint64_t *)(void *)(stage->block + ready);
-    stage->ready_f = (uint64_t *)(void *)(stage->block + ready_f);
-    stage->unstarted = (uint64_t *)(void *)(stage->block + unstarted);
+    stage->head = part(stage, head);
+    stage->next_f = part(stage, next_f);
+    stage->next_b = part(stage, next_b);
+    stage->next_w = part(stage, next_w);
+    stage->ready = part(stage, ready);
+    stage->ready_f = part(stage, ready_f);
+    stage->unstarted = part(stage, unstarted);
     stage->state = stage->block + state;
     for (size_t i = 0; i < RRFP_LEDGER_COUNT; i++) {
         stage->ledger[i].used = &stage->head->used[i];
         if (stage->ledger[i].limited) {
-            stage->ledger[i].tree = (uint64_t *)(void *)(stage->block + trees[i]);
+            stage->ledger[i].tree = part(stage, trees[i]);
         }
     }
     return RRFP_OK;
