@@ -11,6 +11,24 @@ add_library(rrfp_dependencies INTERFACE)
 target_link_libraries(rrfp_dependencies INTERFACE Threads::Threads PkgConfig::JANSSON
   PkgConfig::PCRE2 PkgConfig::NETTLE PkgConfig::TOMLPLUSPLUS OpenMP::OpenMP_C m)
 
+# Stages in several processes; without UCX all stages are threads of one.
+pkg_check_modules(UCX QUIET IMPORTED_TARGET ucx)
+if(RRFP_UCX AND UCX_FOUND)
+  target_link_libraries(rrfp_dependencies INTERFACE PkgConfig::UCX)
+  target_compile_definitions(rrfp_dependencies INTERFACE RRFP_HAVE_UCX=1)
+  set(RRFP_HAVE_UCX ON)
+endif()
+
+# Lets ranks started by mpirun find each other without variables.  Not under sanitizers: Open MPI
+# patches memory functions when it is loaded, and programs under ThreadSanitizer then fault.
+if(RRFP_MPI AND NOT RRFP_SANITIZE)
+  find_package(MPI QUIET COMPONENTS C)
+endif()
+if(MPI_C_FOUND)
+  target_link_libraries(rrfp_dependencies INTERFACE MPI::MPI_C)
+  target_compile_definitions(rrfp_dependencies INTERFACE RRFP_HAVE_MPI=1 OMPI_SKIP_MPICXX=1)
+endif()
+
 if(RRFP_GEMM STREQUAL "onednn")
   find_package(dnnl REQUIRED CONFIG)
   target_link_libraries(rrfp_dependencies INTERFACE DNNL::dnnl)

@@ -16,6 +16,7 @@ build_packages=(
     libjansson-dev
     libpcre2-dev
     nettle-dev
+    libucx-dev # stages in several processes
     libtomlplusplus-dev
     libcmocka-dev
     bible-kjv:bible # text of the example and of tests
@@ -27,6 +28,9 @@ check_packages=(
     cppcheck:cppcheck
     python3:python3
     util-linux:setarch
+    procps:pgrep  # tests of processes
+    iproute2      # hosts made of network namespaces
+    nftables:nft  # lost packets
 )
 
 # A command counts when it starts: a version manager's shim may be there and lead nowhere.

@@ -84,6 +84,11 @@ static rrfp_status check_envelope(const rrfp_message_header *header, rrfp_error 
     return RRFP_OK;
 }
 
+bool rrfp_message_header_is_whole(const rrfp_message_header *header, rrfp_error *error)
+{
+    return check_envelope(header, error) == RRFP_OK;
+}
+
 /* The route: who may send what to whom follows from the shape alone. */
 static rrfp_status check_route(const rrfp_message_header *header,
                                const rrfp_message_expectation *expect, rrfp_error *error)

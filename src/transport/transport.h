@@ -51,6 +51,9 @@ typedef struct rrfp_message_header { /* exactly 64 bytes, little-endian */
 /* Completes magic, version, the reserved fields and the checksum. */
 void rrfp_message_header_seal(rrfp_message_header *header);
 
+/* Magic, version, checksum and the reserved fields are right; else false and which is not. */
+bool rrfp_message_header_is_whole(const rrfp_message_header *header, rrfp_error *error);
+
 /* What a receiver expects; built from the plan, never from the message. */
 typedef struct rrfp_message_expectation {
     rrfp_shape shape;
@@ -95,6 +98,8 @@ typedef struct rrfp_transport_ops {
     /* From any thread: makes wait() of this endpoint return. */
     void (*wake)(rrfp_transport *);
     void (*destroy)(rrfp_transport *);
+    /* RRFP_OK, or why no message comes or goes any more; NULL where that cannot be. */
+    rrfp_status (*failure)(const rrfp_transport *, rrfp_error *);
 } rrfp_transport_ops;
 
 struct rrfp_transport { const rrfp_transport_ops *ops; };
