@@ -25,6 +25,7 @@ typedef struct rrfp_checkpoint_entry {
     const rrfp_param *param;
     float *exp_avg;    /* count floats; NULL when there is no optimizer state */
     float *exp_avg_sq;
+    bool elsewhere;    /* another process has it: a load checks its tensors and fills nothing */
 } rrfp_checkpoint_entry;
 
 typedef struct rrfp_checkpoint_state {

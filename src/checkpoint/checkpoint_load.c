@@ -467,6 +467,9 @@ static void take_values(const tensor_set *model, const moments *found,
     for (size_t i = 0; i < count; i++) {
         const rrfp_param *param = entries[i].param;
         size_t file;
+        if (entries[i].elsewhere) {
+            continue;
+        }
         copy_values(find_param(model, param->name, &file), param->value, param->count);
         if (with_optimizer && entries[i].exp_avg != NULL) {
             copy_values(found[i].exp_avg, entries[i].exp_avg, param->count);

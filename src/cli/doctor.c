@@ -17,6 +17,10 @@
 
 #include "config/options.h"
 #include "kernels/kernels.h"
+#include "launch/mpi_rendezvous.h"
+#ifdef RRFP_HAVE_UCX
+#include "transport/ucx.h"
+#endif
 
 enum { GEMM_SIZE = 384, MAX_REMEDIES = 16, SLEEPS = 21, MEDIAN_SLEEP = 10 };
 
@@ -328,7 +332,13 @@ static void report_build(report *r)
     report_instructions(r);
     row("GEMM library", "%s, %.1f GFLOP/s on one thread (%d x %d x %d)", rrfp_kernels_gemm_name(),
         rate, GEMM_SIZE, GEMM_SIZE, GEMM_SIZE);
-    row("transports", "inproc (threads of one process); MPI no, UCX no");
+    const char *mpi = rrfp_mpi_name() == NULL ? "MPI no" : rrfp_mpi_name();
+#ifdef RRFP_HAVE_UCX
+    row("transports", "inproc (threads of one process); %s (processes)", rrfp_ucx_version());
+#else
+    row("transports", "inproc (threads of one process); UCX no");
+#endif
+    row("launchers", "--nproc; RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; %s", mpi);
     row("devices", "processor only");
     row("data", "text, Megatron .bin/.idx, llm.c shards; tokenizers byte, gpt2-bpe");
     row("checkpoints", "safetensors, Hugging Face GPT-2 and Llama directories");

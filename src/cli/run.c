@@ -26,9 +26,10 @@ int rrfp_cli_run(rrfp_command command, const char *name, int argc, char **argv, 
         rrfp_options_print_toml(options, command, stdout);
     } else {
         status = run(options, stdout, &error);
-        code = status == RRFP_OK                                                  ? 0
+        code = status == RRFP_OK                                             ? 0
                : status == RRFP_ERR_INVALID || status == RRFP_ERR_INFEASIBLE ? 2
-                                                                                  : 1;
+               : status == RRFP_ERR_PEER                                     ? 3
+                                                                             : 1;
     }
     if (status != RRFP_OK) {
         fflush(stdout);

@@ -61,6 +61,10 @@ typedef struct rrfp_options {
     /* files */
     char save[1024], load[1024], trace[1024], summary[1024], trace_svg[1024];
     bool finetune;                         /* only the weights of `load`, from iteration 0 */
+    /* processes */
+    uint32_t nproc;        /* 1 = this process alone, unless a launcher started it as one of several */
+    uint32_t restarts;
+    double peer_timeout;   /* seconds */
     /* generation */
     char prompt[4096];
     uint32_t max_new_tokens;

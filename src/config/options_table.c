@@ -170,6 +170,16 @@ static const rrfp_option rows[] = {
              "picture of the last step, one row per stage", T | E),
     TEXT_ROW("summary", RRFP_OPTION_TEXT, summary, "", "FILE.json", "summary of the run", T | E),
 #undef GROUP
+#define GROUP "Processes"
+    UINT32_ROW("nproc", nproc, "1", 1, 1024,
+               "start one process per stage on this host; 1 leaves that to mpirun, srun or the "
+               "environment (docs/running.md)",
+               T),
+    UINT32_ROW("restarts", restarts, "0", 0, 1000000,
+               "with --nproc: how often to start again, from --save, when a process was lost", T),
+    REAL_ROW("peer-timeout", peer_timeout, "30", 0.1, 86400,
+             "seconds of silence after which another process counts as lost", T),
+#undef GROUP
 #define GROUP "Generation"
     TEXT_ROW("prompt", RRFP_OPTION_TEXT, prompt, "", "TEXT", "text to continue", G),
     UINT32_ROW("max-new-tokens", max_new_tokens, "100", 1, 1048576, "tokens to write", G),

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 const rrfp_layer_ops *rrfp_layer_ops_of(const rrfp_model_config *config)
 {
@@ -169,7 +171,8 @@ static float *allocate_floats(uint64_t floats, rrfp_error *error)
     return memory;
 }
 
-static rrfp_status allocate_params(rrfp_chunk *chunk, const rrfp_chunk *shared,
+/* A chunk that runs elsewhere has no gradients, and values that nobody has touched. */
+static rrfp_status allocate_params(rrfp_chunk *chunk, const rrfp_chunk *shared, bool elsewhere,
                                    rrfp_error *error)
 {
     for (uint32_t i = 0; i < chunk->param_count; i++) {
@@ -180,34 +183,40 @@ static rrfp_status allocate_params(rrfp_chunk *chunk, const rrfp_chunk *shared,
     if (chunk->grad_floats == 0) {
         return RRFP_OK;
     }
-    chunk->grads = allocate_floats(chunk->grad_floats, error);
-    if (chunk->grads == NULL) {
-        return RRFP_ERR_NOMEM;
-    }
     chunk->values = allocate_floats(chunk->value_floats, error);
     if (chunk->values == NULL) {
         return RRFP_ERR_NOMEM;
     }
-    memset(chunk->grads, 0, chunk->grad_floats * sizeof(float));
-    memset(chunk->values, 0, chunk->value_floats * sizeof(float));
+    if (!elsewhere) {
+        chunk->grads = allocate_floats(chunk->grad_floats, error);
+        if (chunk->grads == NULL) {
+            return RRFP_ERR_NOMEM;
+        }
+        memset(chunk->grads, 0, chunk->grad_floats * sizeof(float));
+        memset(chunk->values, 0, chunk->value_floats * sizeof(float));
+    }
     uint64_t grad = 0;
     uint64_t value = 0;
     for (uint32_t i = 0; i < chunk->param_count; i++) {
         rrfp_param *param = &chunk->params[i];
-        param->grad = chunk->grads + rrfp_carve(&grad, param->count);
+        if (!elsewhere) {
+            param->grad = chunk->grads + rrfp_carve(&grad, param->count);
+        }
         if (param->tied_copy && shared != NULL) {
             param->value = shared->params[0].value;
         } else {
             param->value = chunk->values + rrfp_carve(&value, param->count);
-            rrfp_param_init(&chunk->config, param);
+            if (!elsewhere) {
+                rrfp_param_init(&chunk->config, param);
+            }
         }
     }
     return RRFP_OK;
 }
 
-rrfp_status rrfp_chunk_create(const rrfp_model_config *config, const rrfp_chunk_range *range,
-                              const rrfp_chunk *share_embedding, rrfp_chunk **chunk_out,
-                              rrfp_error *error)
+static rrfp_status create(const rrfp_model_config *config, const rrfp_chunk_range *range,
+                          const rrfp_chunk *share_embedding, bool elsewhere,
+                          rrfp_chunk **chunk_out, rrfp_error *error)
 {
     rrfp_model_config full = *config;
     const rrfp_chunk *shared;
@@ -239,7 +248,7 @@ rrfp_status rrfp_chunk_create(const rrfp_model_config *config, const rrfp_chunk_
     describe_params(chunk);
     status = find_shared(chunk, share_embedding, &shared, error);
     if (status == RRFP_OK) {
-        status = allocate_params(chunk, shared, error);
+        status = allocate_params(chunk, shared, elsewhere, error);
     }
     if (status != RRFP_OK) {
         rrfp_chunk_destroy(chunk);
@@ -247,6 +256,34 @@ rrfp_status rrfp_chunk_create(const rrfp_model_config *config, const rrfp_chunk_
     }
     *chunk_out = chunk;
     return RRFP_OK;
+}
+
+rrfp_status rrfp_chunk_create(const rrfp_model_config *config, const rrfp_chunk_range *range,
+                              const rrfp_chunk *share_embedding, rrfp_chunk **chunk_out,
+                              rrfp_error *error)
+{
+    return create(config, range, share_embedding, false, chunk_out, error);
+}
+
+rrfp_status rrfp_chunk_create_elsewhere(const rrfp_model_config *config,
+                                        const rrfp_chunk_range *range,
+                                        const rrfp_chunk *share_embedding,
+                                        rrfp_chunk **chunk_out, rrfp_error *error)
+{
+    return create(config, range, share_embedding, true, chunk_out, error);
+}
+
+void rrfp_chunk_forget_values(rrfp_chunk *chunk)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    if (chunk->values == NULL) {
+        return;
+    }
+    uintptr_t begin = ((uintptr_t)chunk->values + page - 1) / page * page;
+    uintptr_t end = (uintptr_t)(chunk->values + chunk->value_floats) / page * page;
+    if (begin < end) {
+        madvise((void *)begin, end - begin, MADV_DONTNEED); /* failing, it stays in use */
+    }
 }
 
 void rrfp_chunk_destroy(rrfp_chunk *chunk)

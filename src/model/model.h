@@ -114,6 +114,16 @@ typedef struct rrfp_chunk_sizes {
 rrfp_status rrfp_chunk_create(const rrfp_model_config *config, const rrfp_chunk_range *range,
                               const rrfp_chunk *share_embedding, rrfp_chunk **chunk_out,
                               rrfp_error *error);
+/*
+ * The chunk as another process sees it: sizes, names and shapes are the same, `grad` is NULL, and
+ * the values take no memory until somebody writes them (to save a model whose chunks are gathered,
+ * say).  Not to be run.  Forgetting gives that memory back; the values are lost.
+ */
+rrfp_status rrfp_chunk_create_elsewhere(const rrfp_model_config *config,
+                                        const rrfp_chunk_range *range,
+                                        const rrfp_chunk *share_embedding,
+                                        rrfp_chunk **chunk_out, rrfp_error *error);
+void rrfp_chunk_forget_values(rrfp_chunk *chunk);
 void rrfp_chunk_destroy(rrfp_chunk *chunk); /* NULL is fine */
 
 const rrfp_chunk_range *rrfp_chunk_get_range(const rrfp_chunk *chunk);

@@ -70,6 +70,15 @@ void rrfp_trace_add_optimizer(rrfp_trace *trace, uint32_t stage, uint64_t step,
                               uint64_t start_ns, uint64_t end_ns);
 const rrfp_trace_totals *rrfp_trace_get_totals(const rrfp_trace *trace, uint32_t stage);
 
+/*
+ * The records of one stage as bytes, for a process of the same build; freed by the caller.  Adding
+ * them puts them behind what the stage has; bytes that are no such records are refused.
+ */
+rrfp_status rrfp_trace_pack(const rrfp_trace *trace, uint32_t stage, void **data, size_t *bytes,
+                            rrfp_error *error);
+rrfp_status rrfp_trace_add_packed(rrfp_trace *trace, uint32_t stage, const void *data,
+                                  size_t bytes, rrfp_error *error);
+
 /* Labels for the files below; all borrowed during the call. */
 typedef struct rrfp_trace_labels { const char *order, *hint, *title; } rrfp_trace_labels;
 

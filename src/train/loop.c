@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/atomic_file.h"
@@ -16,6 +17,17 @@ static volatile sig_atomic_t stop_signal;
 static void on_signal(int number)
 {
     stop_signal = number;
+}
+
+enum { TIME_IS_UP = -1 };
+
+/* A signal, or that --exit-duration-in-mins has passed; context: the session. */
+static int stop_wanted(void *context)
+{
+    const rrfp_session *session = context;
+    double limit = session->options->exit_duration_in_mins;
+    double minutes = (double)(rrfp_now_ns() - session->begin_ns) / 60e9;
+    return stop_signal != 0 ? stop_signal : limit > 0.0 && minutes >= limit ? TIME_IS_UP : 0;
 }
 
 static void install_signals(struct sigaction old[2])
@@ -37,8 +49,13 @@ static rrfp_status save(const rrfp_session *session, rrfp_report *report, rrfp_e
 {
     size_t count;
     const rrfp_checkpoint_entry *entries = rrfp_pipeline_entries(session->pipeline, &count);
-    rrfp_status status = rrfp_checkpoint_save(session->options->save, &session->model,
-                                              &session->state, entries, count, error);
+    rrfp_status status = rrfp_pipeline_collect(session->pipeline,
+                                               RRFP_COLLECT_WEIGHTS | RRFP_COLLECT_MOMENTS, error);
+    if (status == RRFP_OK && rrfp_session_leads(session)) {
+        status = rrfp_checkpoint_save(session->options->save, &session->model, &session->state,
+                                      entries, count, error);
+    }
+    rrfp_pipeline_forget(session->pipeline);
     if (status == RRFP_OK) {
         rrfp_report_note(report, "saved iteration %" PRIu64 " to %s", session->state.iteration,
                          session->options->save);
@@ -72,7 +89,9 @@ static rrfp_status evaluate(const rrfp_session *session, uint32_t batches, doubl
     return RRFP_OK;
 }
 
-static rrfp_status train_one(rrfp_session *session, rrfp_report *report, rrfp_error *error)
+/* *stop: why all ranks end after this step, 0 if they do not. */
+static rrfp_status train_one(rrfp_session *session, rrfp_report *report, int *stop,
+                             rrfp_error *error)
 {
     const rrfp_options *options = session->options;
     rrfp_checkpoint_state *state = &session->state;
@@ -93,6 +112,7 @@ static rrfp_status train_one(rrfp_session *session, rrfp_report *report, rrfp_er
     if (status != RRFP_OK) {
         return status;
     }
+    *stop = result.stop;
     state->iteration = iteration;
     state->consumed_samples += options->global_batch_size;
     if (result.nonfinite) {
@@ -121,10 +141,11 @@ static bool due(uint32_t interval, uint64_t iteration)
 static rrfp_status train_all(rrfp_session *session, rrfp_report *report, rrfp_error *error)
 {
     const rrfp_options *options = session->options;
-    uint64_t begin = rrfp_now_ns(), saved = UINT64_MAX;
+    uint64_t saved = UINT64_MAX;
     rrfp_status status = RRFP_OK;
     while (status == RRFP_OK && session->state.iteration < options->train_iters) {
-        status = train_one(session, report, error);
+        int stop = 0;
+        status = train_one(session, report, &stop, error);
         uint64_t iteration = session->state.iteration;
         if (status == RRFP_OK && due(options->eval_interval, iteration)) {
             double loss;
@@ -138,15 +159,16 @@ static rrfp_status train_all(rrfp_session *session, rrfp_report *report, rrfp_er
             status = save(session, report, error);
             saved = iteration;
         }
-        double minutes = (double)(rrfp_now_ns() - begin) / 60e9;
-        if (stop_signal != 0) {
-            rrfp_report_note(report, "%s: ending after iteration %" PRIu64,
-                             stop_signal == SIGINT ? "interrupted" : "asked to stop", iteration);
+        if (session->ranks == NULL && stop_signal != 0) {
+            stop = stop_signal; /* several processes end together, as the step's verdict says */
+        }
+        if (status == RRFP_OK && stop == TIME_IS_UP) {
+            rrfp_report_note(report, "time is up: ending after iteration %" PRIu64, iteration);
             break;
         }
-        if (options->exit_duration_in_mins > 0.0 && minutes >= options->exit_duration_in_mins) {
-            rrfp_report_note(report, "time is up after %.1f minutes: ending after iteration %" PRIu64,
-                             minutes, iteration);
+        if (status == RRFP_OK && stop != 0) {
+            rrfp_report_note(report, "%s: ending after iteration %" PRIu64,
+                             stop == SIGINT ? "interrupted" : "asked to stop", iteration);
             break;
         }
     }
@@ -181,7 +203,14 @@ static rrfp_status write_files(const rrfp_session *session, rrfp_report *report,
     const rrfp_trace *trace = rrfp_pipeline_trace(session->pipeline);
     rrfp_trace_labels labels = {options->order, rrfp_pipeline_hint(session->pipeline)->name,
                                 "rrfp train"};
-    rrfp_status status = RRFP_OK;
+    unsigned what = (options->trace[0] != '\0' || options->trace_svg[0] != '\0'
+                         ? RRFP_COLLECT_TRACE
+                         : 0) |
+                    (options->summary[0] != '\0' ? RRFP_COLLECT_WEIGHTS : 0);
+    rrfp_status status = rrfp_pipeline_collect(session->pipeline, what, error);
+    if (status != RRFP_OK || !rrfp_session_leads(session)) {
+        return status;
+    }
     if (options->trace[0] != '\0') {
         status = rrfp_trace_write_chrome(trace, &labels, options->trace, error);
     }
@@ -195,48 +224,137 @@ static rrfp_status write_files(const rrfp_session *session, rrfp_report *report,
     return status;
 }
 
-rrfp_status rrfp_train_run(const rrfp_options *options, FILE *out, rrfp_error *error)
+/* From the model to the last file. */
+static rrfp_status run(rrfp_session *session, rrfp_report *report, const rrfp_options *options,
+                       rrfp_ranks *ranks, rrfp_error *error)
 {
-    rrfp_session session;
-    rrfp_report report;
     struct sigaction old[2];
-    rrfp_report_begin(&report, out);
-    rrfp_status status = rrfp_session_open_model(&session, options, error);
-    if (status == RRFP_OK) {
+    rrfp_status status = rrfp_session_open_model(session, options, error);
+    session->ranks = ranks;
+    session->stop_wanted = stop_wanted;
+    session->begin_ns = rrfp_now_ns();
+    if (status == RRFP_OK && rrfp_session_leads(session)) {
         status = prepare_files(options, error);
     }
     if (status == RRFP_OK) {
-        status = rrfp_session_open_pipeline(&session, true, error);
+        status = rrfp_session_open_pipeline(session, true, error);
     }
     if (status == RRFP_OK) {
-        if (session.load_path[0] != '\0' && session.state.iteration > 0 &&
-            session.state.seed != options->seed) {
-            rrfp_report_note(&report,
+        if (session->load_path[0] != '\0' && session->state.iteration > 0 &&
+            session->state.seed != options->seed) {
+            rrfp_report_note(report,
                              "warning: the checkpoint was trained with --seed %" PRIu64
                              ", this run has %" PRIu64 ": it is not a bit-equal continuation",
-                             session.state.seed, options->seed);
+                             session->state.seed, options->seed);
         }
-        session.state.seed = options->seed;
-        report.skipped = session.state.skipped_iterations;
-        report.nonfinite = session.state.nan_iterations;
-        rrfp_report_header(&report, &session);
+        session->state.seed = options->seed;
+        report->skipped = session->state.skipped_iterations;
+        report->nonfinite = session->state.nan_iterations;
+        rrfp_report_header(report, session);
+        session->begin_ns = rrfp_now_ns();
         install_signals(old);
-        status = train_all(&session, &report, error);
+        status = train_all(session, report, error);
         restore_signals(old);
     }
     if (status == RRFP_OK) {
-        rrfp_report_summary(&report, &session);
+        status = rrfp_pipeline_collect(session->pipeline, RRFP_COLLECT_TOTALS, error);
+    }
+    if (status == RRFP_OK) {
+        rrfp_report_summary(report, session);
     }
     if (status == RRFP_OK || status == RRFP_ERR_NONFINITE) {
         rrfp_error later; /* the first error is the one to tell */
-        rrfp_status written = write_files(&session, &report, &later);
+        rrfp_status written = write_files(session, report, &later);
         if (status == RRFP_OK && written != RRFP_OK) {
             *error = later;
             status = written;
         }
     }
+    return status;
+}
+
+/* All ranks must have been given the same options; where data lies may differ by host. */
+static rrfp_status compare_options(rrfp_ranks *ranks, const rrfp_options *options,
+                                   rrfp_error *error)
+{
+    char *mine = NULL, *theirs = NULL;
+    size_t bytes = 0;
+    uint64_t their_bytes = 0;
+    FILE *text = open_memstream(&mine, &bytes);
+    if (text == NULL) {
+        return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory for the options");
+    }
+    rrfp_options_print_toml(options, RRFP_COMMAND_TRAIN, text);
+    fclose(text);
+    their_bytes = bytes;
+    rrfp_status status = rrfp_world_broadcast(ranks->world, &their_bytes, sizeof their_bytes,
+                                              error);
+    if (status == RRFP_OK) {
+        theirs = calloc(1, (size_t)their_bytes + 1);
+        status = theirs == NULL ? rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory") : RRFP_OK;
+    }
+    if (status == RRFP_OK) {
+        memcpy(theirs, mine, bytes < their_bytes ? bytes : (size_t)their_bytes);
+        status = rrfp_world_broadcast(ranks->world, theirs, (size_t)their_bytes, error);
+    }
+    char *a = mine, *b = theirs;
+    while (status == RRFP_OK && (a != NULL || b != NULL)) {
+        const char *ours = a == NULL ? "nothing" : strsep(&a, "\n");
+        const char *wanted = b == NULL ? "nothing" : strsep(&b, "\n");
+        if (strcmp(ours, wanted) != 0 && strncmp(ours, "data-path", 9) != 0) {
+            status = rrfp_error_set(error, RRFP_ERR_INVALID,
+                                    "rank %u was started with %.150s, rank 0 with %.150s: give all "
+                                    "the same",
+                                    ranks->environment.rank, ours, wanted);
+        }
+    }
+    free(mine);
+    free(theirs);
+    return status;
+}
+
+/* Which rank it was, and the others are told unless they know. */
+static void tell_of_failure(rrfp_ranks *ranks, rrfp_error *error)
+{
+    rrfp_error named;
+    rrfp_error_set(&named, error->status, "rank %u: %.490s", ranks->environment.rank, error->text);
+    if (error->status != RRFP_ERR_NONFINITE) { /* which all have seen */
+        rrfp_world_fail(ranks->world, error);
+    }
+    *error = named;
+}
+
+rrfp_status rrfp_train_run(const rrfp_options *options, FILE *out, rrfp_error *error)
+{
+    rrfp_session session = {0};
+    rrfp_report report;
+    rrfp_ranks ranks;
+    FILE *nowhere = NULL;
+    rrfp_status status = rrfp_ranks_open(&ranks, options->peer_timeout, error);
+    bool together = status == RRFP_OK && ranks.world != NULL;
+    if (together && ranks.environment.rank != 0) {
+        nowhere = fopen("/dev/null", "w");
+        if (nowhere == NULL) {
+            status = rrfp_error_set(error, RRFP_ERR_IO, "cannot open /dev/null: %s",
+                                    strerror(errno));
+        }
+    }
+    rrfp_report_begin(&report, nowhere != NULL ? nowhere : out);
+    if (status == RRFP_OK && together) {
+        status = compare_options(&ranks, options, error);
+    }
+    if (status == RRFP_OK) {
+        status = run(&session, &report, options, together ? &ranks : NULL, error);
+    }
+    if (status != RRFP_OK && together) {
+        tell_of_failure(&ranks, error);
+    }
     rrfp_session_close(&session);
     rrfp_report_end(&report);
+    if (nowhere != NULL) {
+        fclose(nowhere);
+    }
+    rrfp_ranks_close(&ranks);
     return status;
 }
 

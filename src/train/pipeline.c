@@ -24,13 +24,18 @@ void rrfp_pipeline_fail(rrfp_pipeline *pipeline, const rrfp_error *error)
         atomic_store(&pipeline->failed, true);
     }
     pthread_mutex_unlock(&pipeline->error_mutex);
-    for (uint32_t s = 0; s < pipeline->shape.stages; s++) {
+    for (uint32_t s = 0; s < pipeline->worker_count; s++) {
         rrfp_transport *transport = pipeline->workers[s].transport;
-        transport->ops->wake(transport);
+        if (transport != NULL) {
+            transport->ops->wake(transport);
+        }
+    }
+    if (pipeline->config.ranks != NULL) {
+        rrfp_world_fail(pipeline->config.ranks->world, error);
     }
 }
 
-static double link_delay(void *context, const rrfp_message_header *header)
+double rrfp_pipeline_link_delay(void *context, const rrfp_message_header *header)
 {
     const rrfp_pipeline *pipeline = context;
     rrfp_task task = {header->kind, 0, header->source_chunk, header->microbatch};
@@ -152,6 +157,8 @@ static rrfp_status make_entries(rrfp_pipeline *pipeline, rrfp_error *error)
             for (size_t i = 0; i < rrfp_chunk_param_count(chunk); i++) {
                 const rrfp_param *param = rrfp_chunk_param(chunk, i);
                 pipeline->entry_stage[pipeline->entry_count] = s;
+                pipeline->entries[pipeline->entry_count].elsewhere =
+                    !rrfp_stage_is_here(pipeline, s);
                 pipeline->entries[pipeline->entry_count++].param = param;
                 if (param->global_index >= pipeline->tensor_count) {
                     pipeline->tensor_count = param->global_index + 1;
@@ -179,10 +186,45 @@ static rrfp_status make_entries(rrfp_pipeline *pipeline, rrfp_error *error)
                                                                           : RRFP_OK;
 }
 
+/*
+ * A held message is an activation, from its arrival to the end of B here, so from F to B at its
+ * sender, whose budget bounds it; or a gradient, which the receiver's budget bounds.
+ */
+uint32_t rrfp_pipeline_edge_slots(const rrfp_pipeline *pipeline, uint32_t from, uint32_t to)
+{
+    const rrfp_shape *shape = &pipeline->shape;
+    uint32_t pieces = shape->stages * shape->chunks;
+    bool forward = false, backward = false;
+    for (uint32_t g = 0; g + 1 < pieces; g++) {
+        uint32_t lower, upper, chunk;
+        rrfp_shape_owner(shape, g, &lower, &chunk);
+        rrfp_shape_owner(shape, g + 1, &upper, &chunk);
+        forward = forward || (lower == from && upper == to);
+        backward = backward || (upper == from && lower == to);
+    }
+    if (from == to) {
+        return 0; /* handed over, not sent */
+    }
+    uint64_t all = (uint64_t)shape->microbatches * shape->chunks, slots = 0;
+    uint64_t cap_from = (uint64_t)pipeline->hint->budgets[from].max_inflight * shape->chunks;
+    uint64_t cap_to = (uint64_t)pipeline->hint->budgets[to].max_inflight * shape->chunks;
+    slots += !forward ? 0 : cap_from < all ? cap_from : all;
+    slots += !backward ? 0 : cap_to < all ? cap_to : all;
+    return (uint32_t)slots;
+}
+
+uint64_t rrfp_pipeline_payload_bytes(const rrfp_pipeline *pipeline)
+{
+    return pipeline->message_floats *
+           (pipeline->config.bf16_messages ? sizeof(uint16_t) : sizeof(float));
+}
+
 static rrfp_status make_transport(rrfp_pipeline *pipeline, rrfp_error *error)
 {
     uint32_t stages = pipeline->shape.stages;
-    size_t all = (size_t)pipeline->shape.microbatches * pipeline->shape.chunks;
+    if (pipeline->config.ranks != NULL) {
+        return rrfp_pipeline_connect(pipeline, error);
+    }
     uint32_t *slots = calloc(stages, sizeof *slots);
     rrfp_transport **endpoints = calloc(stages, sizeof *endpoints);
     rrfp_status status = RRFP_OK;
@@ -190,27 +232,17 @@ static rrfp_status make_transport(rrfp_pipeline *pipeline, rrfp_error *error)
         status = out_of_memory(error);
     }
     for (uint32_t s = 0; status == RRFP_OK && s < stages; s++) {
-        /* Activations are held from arrival to the end of B here, so from F to B at their
-         * sender, whose budget bounds them; gradients by the budget here. */
-        size_t need = 0;
         for (uint32_t peer = 0; peer < stages; peer++) {
-            uint32_t next = (peer + 1) % stages, before = (peer + stages - 1) % stages;
-            size_t cap = (size_t)pipeline->hint->budgets[peer].max_inflight *
-                         pipeline->shape.chunks;
-            if (peer == s || next == s || before == s) {
-                need += cap < all ? cap : all;
-            }
+            slots[s] += rrfp_pipeline_edge_slots(pipeline, peer, s);
         }
-        need = need < 2 * all ? need : 2 * all;
-        slots[s] = (uint32_t)need;
     }
     if (status == RRFP_OK) {
+        bool jitter = pipeline->config.jitter.model != RRFP_JITTER_NONE;
         rrfp_inproc_config config = {
             .stages = stages,
-            .payload_bytes = pipeline->message_floats *
-                             (pipeline->config.bf16_messages ? sizeof(uint16_t) : sizeof(float)),
+            .payload_bytes = rrfp_pipeline_payload_bytes(pipeline),
             .receive_slots = slots,
-            .link_delay = pipeline->config.jitter.model == RRFP_JITTER_NONE ? NULL : link_delay,
+            .link_delay = jitter ? rrfp_pipeline_link_delay : NULL,
             .link_delay_context = pipeline,
 #ifdef RRFP_DEBUG
             .poison = true,
@@ -228,13 +260,14 @@ static rrfp_status make_transport(rrfp_pipeline *pipeline, rrfp_error *error)
 
 static rrfp_status start_threads(rrfp_pipeline *pipeline, rrfp_error *error)
 {
-    uint32_t stages = pipeline->shape.stages;
+    uint32_t stages = pipeline->here;
     if (pthread_barrier_init(&pipeline->end_barrier, NULL, stages + 1) != 0 ||
         pthread_barrier_init(&pipeline->stage_barrier, NULL, stages) != 0) {
         return rrfp_error_set(error, RRFP_ERR_NOMEM, "cannot make barriers for %u stages", stages);
     }
     pipeline->barriers_made = true;
-    for (uint32_t s = 0; s < stages; s++) {
+    for (uint32_t i = 0; i < stages; i++) {
+        uint32_t s = pipeline->first_here + i;
         rrfp_worker *worker = &pipeline->workers[s];
         if (pthread_create(&worker->thread, NULL, rrfp_worker_main, worker) != 0) {
             return rrfp_error_set(error, RRFP_ERR_IO,
@@ -256,6 +289,12 @@ rrfp_status rrfp_pipeline_create(const rrfp_pipeline_config *config, rrfp_pipeli
     }
     pipeline->config = *config;
     pipeline->run_id = rrfp_now_ns();
+    pipeline->here = config->stages;
+    if (config->ranks != NULL) {
+        pipeline->run_id = rrfp_world_run_id(config->ranks->world);
+        pipeline->first_here = config->ranks->environment.rank;
+        pipeline->here = 1;
+    }
     pthread_mutex_init(&pipeline->error_mutex, NULL);
     pthread_mutex_init(&pipeline->gate_mutex, NULL);
     pthread_cond_init(&pipeline->gate, NULL);
@@ -277,7 +316,9 @@ rrfp_status rrfp_pipeline_create(const rrfp_pipeline_config *config, rrfp_pipeli
         status = make_hint(pipeline, error);
     }
     for (uint32_t s = 0; status == RRFP_OK && s < config->stages; s++) {
-        status = rrfp_worker_init_machines(&pipeline->workers[s], error);
+        if (rrfp_stage_is_here(pipeline, s)) {
+            status = rrfp_worker_init_machines(&pipeline->workers[s], error);
+        }
     }
     if (status == RRFP_OK) {
         status = make_entries(pipeline, error);
@@ -323,6 +364,9 @@ void rrfp_pipeline_destroy(rrfp_pipeline *pipeline)
     if (pipeline == NULL) {
         return;
     }
+    if (pipeline->config.ranks != NULL) {
+        rrfp_ranks_watch(pipeline->config.ranks, NULL, NULL);
+    }
     stop_threads(pipeline);
     for (uint32_t s = 0; s < pipeline->worker_count; s++) {
         rrfp_transport *transport = pipeline->workers[s].transport;
@@ -330,6 +374,9 @@ void rrfp_pipeline_destroy(rrfp_pipeline *pipeline)
             transport->ops->destroy(transport);
         }
     }
+    free(pipeline->totals_elsewhere);
+    free(pipeline->note);
+    free(pipeline->tied_sum);
     for (size_t i = 0; i < pipeline->entry_count; i++) {
         uint64_t bytes = pipeline->entries[i].param->count * sizeof(float);
         if (pipeline->entries[i].exp_avg != NULL) {
@@ -379,26 +426,23 @@ static rrfp_status run_phase(rrfp_pipeline *pipeline, rrfp_phase phase, uint64_t
 rrfp_status rrfp_pipeline_train_step(rrfp_pipeline *pipeline, const rrfp_train_step *step,
                                      rrfp_step_result *result, rrfp_error *error)
 {
-    uint64_t begin = rrfp_now_ns(), first = UINT64_MAX, last = 0, busy = 0;
+    uint64_t begin = rrfp_now_ns();
     pipeline->step = *step;
     rrfp_status status = run_phase(pipeline, RRFP_PHASE_TRAIN, step->first_sample, error);
     if (status != RRFP_OK) {
         return status;
     }
-    memset(result, 0, sizeof *result);
-    for (uint32_t s = 0; s < pipeline->shape.stages; s++) {
-        const rrfp_worker *worker = &pipeline->workers[s];
-        first = worker->phase_begin_ns < first ? worker->phase_begin_ns : first;
-        last = worker->phase_end_ns > last ? worker->phase_end_ns : last;
-        busy += worker->phase_busy_ns;
-        result->dispatches += worker->dispatches;
-        result->out_of_hint += worker->out_of_hint;
-    }
-    double span = (double)(last - first) * pipeline->shape.stages;
-    result->bubble = span > 0.0 ? 1.0 - (double)busy / span : 0.0;
-    result->loss = (float)pipeline->loss;
-    result->grad_norm = (float)pipeline->norm;
-    result->nonfinite = pipeline->nonfinite;
+    const rrfp_verdict *verdict = &pipeline->verdict;
+    double span = (double)verdict->span_ns * pipeline->shape.stages;
+    *result = (rrfp_step_result){
+        .loss = (float)verdict->loss,
+        .grad_norm = (float)verdict->norm,
+        .nonfinite = verdict->nonfinite,
+        .dispatches = verdict->dispatches,
+        .out_of_hint = verdict->out_of_hint,
+        .bubble = span > 0.0 ? 1.0 - (double)verdict->busy_ns / span : 0.0,
+        .stop = verdict->stop,
+    };
     result->wall_s = (double)(rrfp_now_ns() - begin) * 1e-9;
     return RRFP_OK;
 }
@@ -407,6 +451,13 @@ rrfp_status rrfp_pipeline_eval_step(rrfp_pipeline *pipeline, uint64_t first_samp
                                     rrfp_error *error)
 {
     rrfp_status status = run_phase(pipeline, RRFP_PHASE_EVAL, first_sample, error);
+    if (status == RRFP_OK && pipeline->config.ranks != NULL) {
+        rrfp_verdict unused = {0};
+        status = rrfp_pipeline_gather_step(pipeline, &unused, error);
+        if (status == RRFP_OK) {
+            status = rrfp_pipeline_spread_verdict(pipeline, error);
+        }
+    }
     if (status != RRFP_OK) {
         return status;
     }
@@ -456,6 +507,10 @@ void rrfp_pipeline_stage_totals(const rrfp_pipeline *pipeline, uint32_t stage,
                                 rrfp_stage_totals *totals)
 {
     const rrfp_worker *worker = &pipeline->workers[stage];
+    if (!rrfp_stage_is_here(pipeline, stage)) {
+        *totals = pipeline->totals_elsewhere[stage];
+        return;
+    }
     totals->time = *rrfp_trace_get_totals(pipeline->trace, stage);
     totals->machine_ns = worker->machine_ns;
     totals->peak_inflight = worker->peak_inflight;

@@ -1,12 +1,15 @@
 /*
- * pipeline.h - a model trained by stage threads in one process.
+ * pipeline.h - a model trained by stages: threads of one process, or one process each.
  *
  *   caller ──train_step──►  thread per stage: events ─► stage machine ─► kernels
  *          ◄──result─────   end of step: loss, norm, verdict, update (optimizer.h)
  *
  * The stages share nothing during a step but the transport; at its end they
- * meet at barriers, in the same order on all stages and whatever happened, so
- * an error on one stage ends the step on all.
+ * meet at barriers (threads) or through rank 0 (processes), in the same order on
+ * all stages and whatever happened, so an error on one stage ends the step on all.
+ *
+ * With processes every one has the whole list of parameters, but memory only for
+ * those of its own stage, and all make the same calls in the same order.
  *
  * Thread-safety: calls on one pipeline come from one thread.
  */
@@ -19,6 +22,7 @@
 #include "model/model.h"
 #include "rrfp/hint.h"
 #include "trace/trace.h"
+#include "train/ranks.h"
 
 /* Fills one microbatch's inputs and targets (B*T each) from its first sample number. */
 typedef rrfp_status (*rrfp_fetch_fn)(void *context, bool evaluation, uint64_t first_sample,
@@ -46,6 +50,10 @@ typedef struct rrfp_pipeline_config {
     rrfp_jitter jitter;
     rrfp_fetch_fn fetch;
     void *fetch_context;
+    /* Why the caller wants to stop, 0 if not; asked at the end of every training step. */
+    int (*stop_wanted)(void *context);
+    void *stop_context;
+    rrfp_ranks *ranks;      /* borrowed; this process runs the stage of its rank; NULL: all stages */
     rrfp_task_hook_fn hook; /* NULL in production */
     void *hook_context;
 } rrfp_pipeline_config;
@@ -64,6 +72,7 @@ typedef struct rrfp_step_result {
     double wall_s;
     uint64_t dispatches, out_of_hint;
     double bubble; /* idle share of stages x task phase */
+    int stop;      /* what stop_wanted said, here or in another process; the same in all */
 } rrfp_step_result;
 
 typedef struct rrfp_stage_totals { /* over all training steps */
@@ -87,9 +96,22 @@ rrfp_status rrfp_pipeline_train_step(rrfp_pipeline *pipeline, const rrfp_train_s
 rrfp_status rrfp_pipeline_eval_step(rrfp_pipeline *pipeline, uint64_t first_sample, double *loss,
                                     rrfp_error *error);
 
+/*
+ * With processes: brings to rank 0 what is asked for, an or of rrfp_collect.  Called by all; what rank 0 then holds beyond its own stage goes away with forget().  Alone both
+ * do nothing.
+ */
+typedef enum rrfp_collect {
+    RRFP_COLLECT_WEIGHTS = 1,
+    RRFP_COLLECT_MOMENTS = 2,
+    RRFP_COLLECT_TOTALS = 4, /* of the stages, for rrfp_pipeline_stage_totals() */
+    RRFP_COLLECT_TRACE = 8   /* once, at the end */
+} rrfp_collect;
+rrfp_status rrfp_pipeline_collect(rrfp_pipeline *pipeline, unsigned what, rrfp_error *error);
+void rrfp_pipeline_forget(rrfp_pipeline *pipeline);
+
 /* Every parameter with its optimizer moments, tied copies included.  Borrowed. */
 const rrfp_checkpoint_entry *rrfp_pipeline_entries(const rrfp_pipeline *pipeline, size_t *count);
-/* SHA-256 (hex) of all weights. */
+/* SHA-256 (hex) of all weights; with processes only on rank 0, after collect(). */
 void rrfp_pipeline_weights_sha256(const rrfp_pipeline *pipeline, char hex_out[65]);
 
 const rrfp_hint *rrfp_pipeline_hint(const rrfp_pipeline *pipeline);   /* borrowed */

@@ -9,6 +9,17 @@
 #include "train/pipeline.h"
 #include "transport/transport.h"
 
+/* What all stages take from the end of a step. */
+typedef struct rrfp_verdict {
+    double loss, norm;
+    bool nonfinite;
+    int stop;
+    uint64_t busy_ns, span_ns; /* of the task phase: summed; longest */
+    uint64_t dispatches, out_of_hint;
+} rrfp_verdict;
+
+typedef struct rrfp_step_note rrfp_step_note;
+
 typedef enum rrfp_phase { RRFP_PHASE_TRAIN, RRFP_PHASE_EVAL, RRFP_PHASE_QUIT } rrfp_phase;
 
 /* State of one (chunk, microbatch), keyed by identity, never by position. */
@@ -57,8 +68,9 @@ struct rrfp_pipeline {
     rrfp_hint *hint;
     rrfp_shape shape;
     rrfp_chunk_range *ranges; /* [P*V] */
-    rrfp_worker *workers;     /* [P] */
+    rrfp_worker *workers;     /* [P]; of those elsewhere only the chunks' sizes and names are made */
     uint32_t worker_count;    /* of workers that were initialised */
+    uint32_t first_here, here; /* the stages of this process */
     rrfp_trace *trace;
     rrfp_checkpoint_entry *entries; /* all parameters; index into sums by global_index */
     uint32_t *entry_stage;          /* owner of each entry */
@@ -70,8 +82,8 @@ struct rrfp_pipeline {
     pthread_mutex_t gate_mutex; /* guards `generation` */
     pthread_cond_t gate;        /* a phase begins when `generation` changes */
     uint64_t generation;
-    pthread_barrier_t end_barrier;   /* P + 1 */
-    pthread_barrier_t stage_barrier; /* P */
+    pthread_barrier_t end_barrier;   /* stages here + 1 */
+    pthread_barrier_t stage_barrier; /* stages here */
     bool barriers_made;
 
     /* one phase: written by the caller before the gate opens */
@@ -83,16 +95,43 @@ struct rrfp_pipeline {
     /* results */
     double *microbatch_loss;   /* [M], by the stage with the head */
     double *squares;           /* [tensor_count], by the owner of each tensor */
-    double loss, norm;         /* by stage 0 between barriers */
-    bool nonfinite;
+    rrfp_verdict verdict;      /* by the first stage here, between barriers */
+    /* with processes */
+    rrfp_stage_totals *totals_elsewhere; /* [P], after collect() */
+    rrfp_step_note *note;                /* what this rank says at the end of a step */
+    float *tied_sum;                     /* rank 0: the other half of a tied gradient */
     atomic_bool failed;
     pthread_mutex_t error_mutex;
     rrfp_error error; /* the first failure */
 };
 
 uint64_t rrfp_now_ns(void);
+
+static inline bool rrfp_stage_is_here(const rrfp_pipeline *pipeline, uint32_t stage)
+{
+    return stage - pipeline->first_here < pipeline->here;
+}
+/* Message buffers that `to` keeps for what `from` sends; 0 when nothing goes that way. */
+uint32_t rrfp_pipeline_edge_slots(const rrfp_pipeline *pipeline, uint32_t from, uint32_t to);
+uint64_t rrfp_pipeline_payload_bytes(const rrfp_pipeline *pipeline);
+/* Delay of a message by the configured jitter; context: the pipeline. */
+double rrfp_pipeline_link_delay(void *pipeline, const rrfp_message_header *header);
+/* Checks a message against the plan. */
+rrfp_status rrfp_pipeline_check_message(const rrfp_pipeline *pipeline, uint32_t stage,
+                                        const rrfp_message_header *header, bool *next_step,
+                                        rrfp_error *error);
 /* Records the first failure and wakes every stage. */
 void rrfp_pipeline_fail(rrfp_pipeline *pipeline, const rrfp_error *error);
+
+/* pipeline_ranks.c: the parts of a step that processes do through rank 0 */
+rrfp_status rrfp_pipeline_connect(rrfp_pipeline *pipeline, rrfp_error *error);
+/* Losses, squares and notes to rank 0. */
+rrfp_status rrfp_pipeline_gather_step(rrfp_pipeline *pipeline, rrfp_verdict *sum,
+                                      rrfp_error *error);
+/* Rank 0's verdict and losses to all. */
+rrfp_status rrfp_pipeline_spread_verdict(rrfp_pipeline *pipeline, rrfp_error *error);
+/* The tied gradient's two halves, one here and one elsewhere, become their sum on both. */
+rrfp_status rrfp_pipeline_exchange_tied(rrfp_pipeline *pipeline, rrfp_error *error);
 
 /* worker_init.c */
 rrfp_status rrfp_worker_init(rrfp_worker *worker, rrfp_pipeline *pipeline, uint32_t stage,

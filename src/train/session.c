@@ -209,6 +209,9 @@ static rrfp_status create_pipeline(rrfp_session *session, rrfp_error *error)
         .record_trace = options->trace[0] != '\0' || options->trace_svg[0] != '\0',
         .fetch = fetch,
         .fetch_context = session,
+        .stop_wanted = session->stop_wanted,
+        .stop_context = session,
+        .ranks = session->ranks,
     };
     if (inflight == NULL || layers == NULL || budgets == NULL) {
         status = rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory");

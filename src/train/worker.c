@@ -49,6 +49,17 @@ static void open_gap(rrfp_worker *worker, rrfp_idle_reason reason, uint64_t now)
         return;
     }
     close_gap(worker, now);
+    if (worker->pipeline->config.ranks != NULL) {
+        static const char *const waits[RRFP_IDLE_REASON_COUNT] = {
+            [RRFP_IDLE_BUDGET] = "waiting for room in the memory budget",
+            [RRFP_IDLE_ORDER] = "waiting for the next task of a fixed order",
+            [RRFP_IDLE_INPUT_F] = "waiting for an activation",
+            [RRFP_IDLE_INPUT_B] = "waiting for a gradient",
+            [RRFP_IDLE_DRAIN] = "waiting for its sends to end",
+        };
+        rrfp_world_set_activity(worker->pipeline->config.ranks->world,
+                                worker->pipeline->step.iteration, waits[reason]);
+    }
     worker->idle = true;
     worker->idle_reason = map[reason];
     worker->idle_since_ns = now;
@@ -91,6 +102,15 @@ static void release(rrfp_worker *worker, const rrfp_action *action)
     }
 }
 
+/* A neighbour that is gone is gone from the world as well, which knows more of it. */
+static void fail_transport(rrfp_worker *worker, rrfp_error *error)
+{
+    if (error->status == RRFP_ERR_PEER && worker->pipeline->config.ranks != NULL) {
+        rrfp_ranks_explain(worker->pipeline->config.ranks, error);
+    }
+    rrfp_pipeline_fail(worker->pipeline, error);
+}
+
 static bool send_output(rrfp_worker *worker, const rrfp_action *action)
 {
     rrfp_pipeline *pipeline = worker->pipeline;
@@ -127,7 +147,7 @@ static bool send_output(rrfp_worker *worker, const rrfp_action *action)
     }
     rrfp_message_header_seal(&header);
     if (worker->transport->ops->send(worker->transport, &header, payload, &error) != RRFP_OK) {
-        rrfp_pipeline_fail(pipeline, &error);
+        fail_transport(worker, &error);
         return false;
     }
     return true;
@@ -201,25 +221,34 @@ static bool feed(rrfp_worker *worker, rrfp_stage *machine, const rrfp_event *eve
     return apply(worker, actions, count);
 }
 
+rrfp_status rrfp_pipeline_check_message(const rrfp_pipeline *pipeline, uint32_t stage,
+                                        const rrfp_message_header *header, bool *next_step,
+                                        rrfp_error *error)
+{
+    const rrfp_model_config *model = &pipeline->config.model;
+    rrfp_message_expectation expect = {
+        .shape = pipeline->shape,
+        .run_id = pipeline->run_id,
+        .step = pipeline->phase_number,
+        .stage = stage,
+        .dtype = pipeline->config.bf16_messages ? RRFP_MESSAGE_BF16 : RRFP_MESSAGE_F32,
+        .dims = {model->micro_batch, model->seq_length, model->hidden},
+    };
+    return rrfp_message_header_check(header, &expect, next_step, error);
+}
+
 /* A message: checked against the plan before anything of it is used. */
 static bool accept_message(rrfp_worker *worker, rrfp_stage *machine,
                            const rrfp_transport_event *message)
 {
     rrfp_pipeline *pipeline = worker->pipeline;
     const rrfp_message_header *header = &message->header;
-    const rrfp_model_config *model = &pipeline->config.model;
-    rrfp_message_expectation expect = {
-        .shape = pipeline->shape,
-        .run_id = pipeline->run_id,
-        .step = pipeline->phase_number,
-        .stage = worker->stage,
-        .dtype = pipeline->config.bf16_messages ? RRFP_MESSAGE_BF16 : RRFP_MESSAGE_F32,
-        .dims = {model->micro_batch, model->seq_length, model->hidden},
-    };
     bool next_step = false;
     rrfp_error error;
-    rrfp_status status = rrfp_message_header_check(header, &expect, &next_step, &error);
-    if (status == RRFP_OK && next_step) { /* stages of one process begin steps together */
+    rrfp_status status =
+        rrfp_pipeline_check_message(pipeline, worker->stage, header, &next_step, &error);
+    /* Nobody begins a step before all have ended the one before. */
+    if (status == RRFP_OK && next_step) {
         status = rrfp_error_set(&error, RRFP_ERR_INTERNAL,
                                 "stage %u: message of step %llu during step %llu", worker->stage,
                                 (unsigned long long)header->step,
@@ -379,6 +408,19 @@ static void take_counters(rrfp_worker *worker)
     }
 }
 
+/* Sleeps until the transport has something; false when it has failed. */
+static bool wait_for_transport(rrfp_worker *worker)
+{
+    const rrfp_transport_ops *ops = worker->transport->ops;
+    rrfp_error error;
+    ops->wait(worker->transport, WAIT_NS);
+    if (ops->failure != NULL && ops->failure(worker->transport, &error) != RRFP_OK) {
+        fail_transport(worker, &error);
+        return false;
+    }
+    return true;
+}
+
 static void run_tasks(rrfp_worker *worker)
 {
     rrfp_pipeline *pipeline = worker->pipeline;
@@ -396,7 +438,7 @@ static void run_tasks(rrfp_worker *worker)
         if (ok && worker->have_task) {
             ok = run_started_task(worker, machine);
         } else if (ok && !worker->step_done) {
-            worker->transport->ops->wait(worker->transport, WAIT_NS);
+            ok = wait_for_transport(worker);
         }
     }
     worker->phase_end_ns = rrfp_now_ns();

@@ -24,6 +24,8 @@ rrfp_status rrfp_worker_init(rrfp_worker *worker, rrfp_pipeline *pipeline, uint3
     size_t scratch_bytes = 64;
     const rrfp_chunk *embedding = NULL;
 
+    bool here = rrfp_stage_is_here(pipeline, stage);
+
     worker->pipeline = pipeline;
     worker->stage = stage;
     worker->chunks = calloc(chunk_count, sizeof *worker->chunks);
@@ -41,8 +43,11 @@ rrfp_status rrfp_worker_init(rrfp_worker *worker, rrfp_pipeline *pipeline, uint3
     for (uint32_t v = 0; v < chunk_count; v++) {
         const rrfp_chunk_range *range =
             &pipeline->ranges[rrfp_shape_global_chunk(shape, stage, v)];
-        rrfp_status status = rrfp_chunk_create(&pipeline->config.model, range,
-                                               range->has_head ? embedding : NULL,
+        const rrfp_chunk *shared = range->has_head ? embedding : NULL;
+        rrfp_status status =
+            here ? rrfp_chunk_create(&pipeline->config.model, range, shared, &worker->chunks[v],
+                                     error)
+                 : rrfp_chunk_create_elsewhere(&pipeline->config.model, range, shared,
                                                &worker->chunks[v], error);
         if (status != RRFP_OK) {
             return status;
@@ -54,6 +59,9 @@ rrfp_status rrfp_worker_init(rrfp_worker *worker, rrfp_pipeline *pipeline, uint3
         if (worker->sizes[v].scratch_bytes > scratch_bytes) {
             scratch_bytes = worker->sizes[v].scratch_bytes;
         }
+    }
+    if (!here) {
+        return RRFP_OK;
     }
     worker->scratch = aligned_alloc(64, (scratch_bytes + 63) / 64 * 64);
     return worker->scratch == NULL ? no_memory(stage, error) : RRFP_OK;

@@ -47,7 +47,7 @@ static void fill(float base)
             avg[i][k] = values[i][k] * 0.5f;
             avg_sq[i][k] = values[i][k] * 0.25f;
         }
-        entries[i] = (rrfp_checkpoint_entry){&params[i], avg[i], avg_sq[i]};
+        entries[i] = (rrfp_checkpoint_entry){&params[i], avg[i], avg_sq[i], false};
     }
     model = (rrfp_model_config){.arch = RRFP_ARCH_GPT2, .num_layers = 11, .hidden = 4, .heads = 2,
                                 .kv_heads = 2, .ffn_hidden = 16, .vocab = 3, .max_positions = 8,
