@@ -6,7 +6,9 @@ set -euo pipefail
 rrfp=$1 source=$2
 skip() { echo "skipped: $1"; exit 77; }
 "$rrfp" doctor | grep -q 'UCX no' && skip "built without UCX"
-[[ $(id -u) == 0 ]] && command -v ip >/dev/null && command -v tc >/dev/null || skip "needs root and iproute2"
+if [[ $(id -u) != 0 ]] || ! command -v ip >/dev/null || ! command -v tc >/dev/null; then
+    skip "needs root and iproute2"
+fi
 tag=r$$
 work=$(mktemp -d)
 clean() {
