@@ -227,29 +227,28 @@ static rrfp_status make_transport(rrfp_pipeline *pipeline, rrfp_error *error)
     }
     uint32_t *slots = calloc(stages, sizeof *slots);
     rrfp_transport **endpoints = calloc(stages, sizeof *endpoints);
-    rrfp_status status = RRFP_OK;
     if (slots == NULL || endpoints == NULL) {
-        status = out_of_memory(error);
+        free(slots);
+        free(endpoints);
+        return out_of_memory(error);
     }
-    for (uint32_t s = 0; status == RRFP_OK && s < stages; s++) {
+    for (uint32_t s = 0; s < stages; s++) {
         for (uint32_t peer = 0; peer < stages; peer++) {
             slots[s] += rrfp_pipeline_edge_slots(pipeline, peer, s);
         }
     }
-    if (status == RRFP_OK) {
-        bool jitter = pipeline->config.jitter.model != RRFP_JITTER_NONE;
-        rrfp_inproc_config config = {
-            .stages = stages,
-            .payload_bytes = rrfp_pipeline_payload_bytes(pipeline),
-            .receive_slots = slots,
-            .link_delay = jitter ? rrfp_pipeline_link_delay : NULL,
-            .link_delay_context = pipeline,
+    bool jitter = pipeline->config.jitter.model != RRFP_JITTER_NONE;
+    rrfp_inproc_config config = {
+        .stages = stages,
+        .payload_bytes = rrfp_pipeline_payload_bytes(pipeline),
+        .receive_slots = slots,
+        .link_delay = jitter ? rrfp_pipeline_link_delay : NULL,
+        .link_delay_context = pipeline,
 #ifdef RRFP_DEBUG
-            .poison = true,
+        .poison = true,
 #endif
-        };
-        status = rrfp_inproc_create(&config, endpoints, error);
-    }
+    };
+    rrfp_status status = rrfp_inproc_create(&config, endpoints, error);
     for (uint32_t s = 0; status == RRFP_OK && s < stages; s++) {
         pipeline->workers[s].transport = endpoints[s];
     }

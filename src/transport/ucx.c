@@ -257,6 +257,10 @@ static void endpoint_destroy(rrfp_transport *transport)
         if (self->edges != NULL) {
             close_endpoints(self);
         }
+        if (self->pending > 0) {
+            return; /* a peer is gone and UCX still holds its requests: taking down the worker
+                     * would abort (1.18), so all stays until the process ends */
+        }
         if (self->address != NULL) {
             ucp_worker_release_address(self->worker, self->address);
         }

@@ -13,6 +13,9 @@
  * Between hosts UCX tells of a peer that it lost.  Its shared memory (1.13) cannot, so on one host
  * it is asked not to, and somebody else has to notice: src/launch does.
  *
+ * destroy() of an endpoint whose peer is gone leaves memory to the end of the process when UCX does
+ * not give its requests back.
+ *
  * What arrives is not trusted: a message that is not of this run, not of an edge, without a credit,
  * of a wrong size, or refused by `admit`, is dropped with a line on standard error (ten at most)
  * and counted; it takes no buffer and no memory.
