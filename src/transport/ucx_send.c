@@ -56,28 +56,26 @@ static void report_sent(rrfp_ucx *self, rrfp_ucx_parcel *parcel)
     self->sent_last = parcel;
 }
 
-static void on_sent(void *request, ucs_status_t status, void *argument)
+/* UCX is done with the parcel of a request. */
+static rrfp_ucx *finish(void *request, ucs_status_t status, rrfp_ucx_parcel *parcel)
 {
-    rrfp_ucx_parcel *parcel = argument;
     rrfp_ucx *self = parcel->owner;
     ucp_request_free(request);
     self->pending--;
     if (status != UCS_OK) {
         rrfp_ucx_fail(self, "sending", status);
     }
-    report_sent(self, parcel);
+    return self;
+}
+
+static void on_sent(void *request, ucs_status_t status, void *argument)
+{
+    report_sent(finish(request, status, argument), argument);
 }
 
 static void on_small_sent(void *request, ucs_status_t status, void *argument)
 {
-    rrfp_ucx_parcel *parcel = argument;
-    rrfp_ucx *self = parcel->owner;
-    ucp_request_free(request);
-    self->pending--;
-    if (status != UCS_OK) {
-        rrfp_ucx_fail(self, "sending", status);
-    }
-    rrfp_ucx_give_parcel(self, parcel);
+    rrfp_ucx_give_parcel(finish(request, status, argument), argument);
 }
 
 static rrfp_ucx_parcel *take_parcel(rrfp_ucx *self, rrfp_error *error)
