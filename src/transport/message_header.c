@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/crc32c.h"
+
 enum { CHECKED_BYTES = 60 };
 
 static_assert(sizeof(rrfp_message_header) == RRFP_MESSAGE_HEADER_BYTES, "the header is 64 bytes");
@@ -20,29 +22,12 @@ static_assert(offsetof(rrfp_message_header, reserved) == 52, "header layout");
 static_assert(offsetof(rrfp_message_header, checksum) == CHECKED_BYTES, "header layout");
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers travel as they lie in memory");
 
-/* CRC-32C (Castagnoli), four bits at a time: 120 short steps a message. */
-static uint32_t header_checksum(const rrfp_message_header *header)
-{
-    static const uint32_t table[16] = {
-        0x00000000, 0x105EC76F, 0x20BD8EDE, 0x30E349B1, 0x417B1DBC, 0x5125DAD3,
-        0x61C69362, 0x7198540D, 0x82F63B78, 0x92A8FC17, 0xA24BB5A6, 0xB21572C9,
-        0xC38D26C4, 0xD3D3E1AB, 0xE330A81A, 0xF36E6F75};
-    const unsigned char *bytes = (const unsigned char *)header;
-    uint32_t crc = UINT32_MAX;
-    for (size_t i = 0; i < CHECKED_BYTES; i++) {
-        crc ^= bytes[i];
-        crc = (crc >> 4) ^ table[crc & 15];
-        crc = (crc >> 4) ^ table[crc & 15];
-    }
-    return ~crc;
-}
-
 void rrfp_message_header_seal(rrfp_message_header *header)
 {
     header->magic = RRFP_MESSAGE_MAGIC;
     header->version = RRFP_MESSAGE_VERSION;
     memset(header->reserved, 0, sizeof header->reserved);
-    header->checksum = header_checksum(header);
+    header->checksum = rrfp_crc32c(header, CHECKED_BYTES);
 }
 
 static rrfp_status wrong(rrfp_error *error, const char *field, uint64_t value, uint64_t expected)
@@ -69,7 +54,7 @@ static rrfp_status check_envelope(const rrfp_message_header *header, rrfp_error 
     if (header->version != RRFP_MESSAGE_VERSION) {
         return wrong(error, "version", header->version, RRFP_MESSAGE_VERSION);
     }
-    uint32_t checksum = header_checksum(header);
+    uint32_t checksum = rrfp_crc32c(header, CHECKED_BYTES);
     if (header->checksum != checksum) {
         return rrfp_error_set(error, RRFP_ERR_FORMAT,
                               "message header: checksum is 0x%08" PRIx32

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/crc32c.h"
 #include "transport/transport.h"
 
 static rrfp_error error;
@@ -69,6 +70,24 @@ static void seals(void **state)
     assert_int_equal(header.microbatch, 0x5a5a5a5a);
     assert_int_equal(header.checksum, crc32c((const unsigned char *)&header, 60));
     assert_memory_equal(&header, "RRFP\x01", 5);
+}
+
+/* The processor's instruction and the table, for lengths around its words, at every alignment. */
+static void checksums_agree(void **state)
+{
+    (void)state;
+    unsigned char bytes[96];
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        bytes[i] = (unsigned char)(i * 37 + 11);
+    }
+    for (size_t begin = 0; begin < 8; begin++) {
+        for (size_t count = 0; count <= 80; count++) {
+            uint32_t expected = crc32c(bytes + begin, count);
+            assert_int_equal(rrfp_crc32c(bytes + begin, count), expected);
+            assert_int_equal(rrfp_crc32c_portable(bytes + begin, count), expected);
+        }
+    }
+    assert_int_equal(rrfp_crc32c("123456789", 9), 0xE3069283u);
 }
 
 static void accepts_this_step_and_the_next(void **state)
@@ -197,6 +216,7 @@ static void any_flipped_bit_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checksums_agree),
         cmocka_unit_test(seals),
         cmocka_unit_test(accepts_this_step_and_the_next),
         cmocka_unit_test(names_the_wrong_field),
