@@ -422,12 +422,37 @@ static rrfp_status run_phase(rrfp_pipeline *pipeline, rrfp_phase phase, uint64_t
     return pipeline->error.status;
 }
 
+/* All stages have ended the phase: every message and every buffer must be back in its place. */
+static rrfp_status settle(rrfp_pipeline *pipeline, rrfp_error *error)
+{
+    rrfp_ranks *ranks = pipeline->config.ranks;
+    uint64_t timeout_ns = ranks == NULL ? 0 : (uint64_t)(ranks->peer_timeout_s * 1e9);
+    rrfp_error why;
+    for (uint32_t i = 0; i < pipeline->here; i++) {
+        rrfp_transport *transport = pipeline->workers[pipeline->first_here + i].transport;
+        rrfp_status status = transport->ops->settle(transport, pipeline->phase_number,
+                                                    timeout_ns, &why);
+        if (status != RRFP_OK) {
+            if (status == RRFP_ERR_PEER && ranks != NULL) {
+                rrfp_ranks_explain(ranks, &why);
+            }
+            rrfp_pipeline_fail(pipeline, &why); /* unless a rank's failure has woken us */
+            *error = pipeline->error;
+            return error->status;
+        }
+    }
+    return RRFP_OK;
+}
+
 rrfp_status rrfp_pipeline_train_step(rrfp_pipeline *pipeline, const rrfp_train_step *step,
                                      rrfp_step_result *result, rrfp_error *error)
 {
     uint64_t begin = rrfp_now_ns();
     pipeline->step = *step;
     rrfp_status status = run_phase(pipeline, RRFP_PHASE_TRAIN, step->first_sample, error);
+    if (status == RRFP_OK) {
+        status = settle(pipeline, error);
+    }
     if (status != RRFP_OK) {
         return status;
     }
@@ -456,6 +481,9 @@ rrfp_status rrfp_pipeline_eval_step(rrfp_pipeline *pipeline, uint64_t first_samp
         if (status == RRFP_OK) {
             status = rrfp_pipeline_spread_verdict(pipeline, error);
         }
+    }
+    if (status == RRFP_OK) {
+        status = settle(pipeline, error);
     }
     if (status != RRFP_OK) {
         return status;

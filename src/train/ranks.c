@@ -21,6 +21,7 @@ static void on_failure(void *context, const rrfp_error *error)
 rrfp_status rrfp_ranks_open(rrfp_ranks *ranks, double peer_timeout_s, rrfp_error *error)
 {
     memset(ranks, 0, sizeof *ranks);
+    ranks->peer_timeout_s = peer_timeout_s;
     pthread_mutex_init(&ranks->mutex, NULL);
     rrfp_status status = rrfp_mpi_rendezvous_wanted()
                              ? rrfp_mpi_rendezvous(&ranks->environment, error)

@@ -15,6 +15,7 @@
 typedef struct rrfp_ranks {
     rrfp_world *world; /* NULL: this process is alone */
     rrfp_launch_environment environment;
+    double peer_timeout_s;
     pthread_mutex_t mutex; /* guards what follows */
     void (*watcher)(void *context, const rrfp_error *error);
     void *context;

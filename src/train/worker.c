@@ -421,6 +421,13 @@ static bool wait_for_transport(rrfp_worker *worker)
     return true;
 }
 
+static void flush(rrfp_worker *worker)
+{
+    if (worker->transport->ops->flush != NULL) {
+        worker->transport->ops->flush(worker->transport);
+    }
+}
+
 static void run_tasks(rrfp_worker *worker)
 {
     rrfp_pipeline *pipeline = worker->pipeline;
@@ -436,11 +443,13 @@ static void run_tasks(rrfp_worker *worker)
     while (ok && !worker->step_done && !atomic_load(&pipeline->failed)) {
         ok = drain(worker, machine);
         if (ok && worker->have_task) {
+            flush(worker);
             ok = run_started_task(worker, machine);
         } else if (ok && !worker->step_done) {
             ok = wait_for_transport(worker);
         }
     }
+    flush(worker);
     worker->phase_end_ns = rrfp_now_ns();
     close_gap(worker, worker->phase_end_ns);
 }

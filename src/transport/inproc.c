@@ -419,6 +419,38 @@ static void endpoint_release(rrfp_transport *transport, void *payload)
     }
 }
 
+static size_t count_free(const parcel *list)
+{
+    size_t count = 0;
+    for (; list != NULL; list = list->next_free) {
+        count++;
+    }
+    return count;
+}
+
+/* Nothing has to be waited for, and nothing can be early: stages end and begin steps together. */
+static rrfp_status endpoint_settle(rrfp_transport *transport, uint64_t step, uint64_t timeout_ns,
+                                   rrfp_error *error)
+{
+    endpoint *self = (endpoint *)transport;
+    (void)timeout_ns;
+    size_t sends = self->parcel_count - count_free(self->free_parcels) -
+                   count_free(atomic_load(&self->returned_parcels));
+    uint32_t held = 0;
+    for (uint32_t i = 0; i < self->buffer_count; i++) {
+        held += atomic_load(&self->buffer_state[i]) == BUFFER_HELD;
+    }
+    if (held > 0 || sends > 0 || rrfp_event_queue_has(&self->events)) {
+        return rrfp_error_set(error, RRFP_ERR_INTERNAL,
+                              "stage %u still has %u buffers that nobody has released and %zu "
+                              "sends that nobody has polled%s after the end of step %llu",
+                              self->stage, held, sends,
+                              rrfp_event_queue_has(&self->events) ? ", and events," : "",
+                              (unsigned long long)step);
+    }
+    return RRFP_OK;
+}
+
 /* ---- creation and destruction ---------------------------------------------------------- */
 
 static void hub_free(hub *shared)
@@ -455,6 +487,7 @@ static const rrfp_transport_ops inproc_ops = {
     .poll = endpoint_poll,
     .wait = endpoint_wait,
     .release = endpoint_release,
+    .settle = endpoint_settle,
     .wake = endpoint_wake,
     .destroy = endpoint_destroy,
 };

@@ -98,6 +98,17 @@ typedef struct rrfp_transport_ops {
     /* From any thread: makes wait() of this endpoint return. */
     void (*wake)(rrfp_transport *);
     void (*destroy)(rrfp_transport *);
+    /* Before the caller turns to something else for long: whatever poll() may hold back in the hope
+     * of company is sent.  wait() does so too.  NULL: nothing is ever held back. */
+    void (*flush)(rrfp_transport *);
+    /*
+     * At the end of step `step`, when no stage has anything of it to send or to release: waits
+     * until all that belongs to this endpoint is back in its place.  RRFP_ERR_INTERNAL names what
+     * is not: an event nobody polled, a buffer nobody released, a send or a credit that did not
+     * come back within `timeout_ns`, or until wake().  Messages of a later step may be there: a
+     * neighbour may have begun it.
+     */
+    rrfp_status (*settle)(rrfp_transport *, uint64_t step, uint64_t timeout_ns, rrfp_error *);
     /* RRFP_OK, or why no message comes or goes any more; NULL where that cannot be. */
     rrfp_status (*failure)(const rrfp_transport *, rrfp_error *);
 } rrfp_transport_ops;

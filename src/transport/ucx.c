@@ -85,18 +85,26 @@ static bool has_event(const rrfp_ucx *self)
 static bool progress(rrfp_ucx *self)
 {
     bool any = ucp_worker_progress(self->worker) != 0;
-    rrfp_ucx_fetch(self);
+    if (self->fetch_first != NULL) {
+        rrfp_ucx_fetch(self);
+    }
     return any;
 }
 
 static bool endpoint_poll(rrfp_transport *transport, rrfp_transport_event *event)
 {
     rrfp_ucx *self = (rrfp_ucx *)transport;
-    rrfp_ucx_push(self);
-    while (progress(self) && !has_event(self)) {
+    if (self->delayed != NULL) {
+        rrfp_ucx_push(self);
     }
-    rrfp_ucx_tell_credits(self, true);
+    while (!has_event(self) && progress(self)) {
+    }
     return take_event(self, event);
+}
+
+static void endpoint_flush(rrfp_transport *transport)
+{
+    rrfp_ucx_tell_credits((rrfp_ucx *)transport, true);
 }
 
 static bool has_reason(rrfp_ucx *self)
@@ -131,6 +139,17 @@ static void sleep_until(rrfp_ucx *self, uint64_t until)
     }
 }
 
+/* Until UCX has something to do; `until` at the latest. */
+static void sleep_armed(rrfp_ucx *self, uint64_t until)
+{
+    ucs_status_t armed = ucp_worker_arm(self->worker);
+    if (armed == UCS_OK) {
+        sleep_until(self, until);
+    } else if (armed != UCS_ERR_BUSY) {
+        rrfp_ucx_fail(self, "waiting", armed);
+    }
+}
+
 static void endpoint_wait(rrfp_transport *transport, uint64_t timeout_ns)
 {
     rrfp_ucx *self = (rrfp_ucx *)transport;
@@ -149,12 +168,7 @@ static void endpoint_wait(rrfp_transport *transport, uint64_t timeout_ns)
         if (rrfp_ucx_now_ns() >= deadline) {
             break;
         }
-        ucs_status_t armed = ucp_worker_arm(self->worker);
-        if (armed == UCS_OK) {
-            sleep_until(self, due < deadline ? due : deadline);
-        } else if (armed != UCS_ERR_BUSY) {
-            rrfp_ucx_fail(self, "waiting", armed);
-        }
+        sleep_armed(self, due < deadline ? due : deadline);
     }
     atomic_store(&self->woken, false);
 }
@@ -187,6 +201,74 @@ static void endpoint_release(rrfp_transport *transport, void *payload)
     }
     rrfp_ucx_free_slot(self, &self->slots[offset / self->stride]);
     rrfp_ucx_tell_credits(self, false);
+}
+
+/* Is a buffer taken by a message of `step` or before? */
+static bool has_held(const rrfp_ucx *self, uint64_t step, uint32_t *stage)
+{
+    for (uint32_t i = 0; i < self->slot_count; i++) {
+        if (self->slots[i].held && self->slots[i].wire.header.step <= step) {
+            *stage = self->slots[i].stage;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What of `step` is not in its place, as text; NULL: all is. */
+static const char *astray(const rrfp_ucx *self, uint64_t step, uint32_t *stage)
+{
+    if (self->sent_first != NULL) {
+        *stage = self->sent_first->wire.header.destination_stage;
+        return "a finished send that nobody has polled, to";
+    }
+    if (has_held(self, step, stage)) {
+        return "a buffer that nobody has released, of a message from";
+    }
+    if (self->delayed != NULL) {
+        *stage = self->delayed->wire.header.destination_stage;
+        return "a message that was not let go to";
+    }
+    for (*stage = 0; *stage < self->stages; ++*stage) {
+        const rrfp_ucx_edge *edge = &self->edges[*stage];
+        if (edge->first != NULL) {
+            return "a message that was not let go to";
+        }
+        if (edge->announced != edge->released) {
+            return "a credit that was not told to";
+        }
+        if (edge->sent != edge->returned) {
+            return "a credit that has not come back from";
+        }
+    }
+    return NULL;
+}
+
+static rrfp_status endpoint_settle(rrfp_transport *transport, uint64_t step, uint64_t timeout_ns,
+                                   rrfp_error *error)
+{
+    rrfp_ucx *self = (rrfp_ucx *)transport;
+    uint64_t begin = rrfp_ucx_now_ns();
+    uint32_t stage;
+    const char *what;
+    rrfp_ucx_tell_credits(self, true);
+    while ((what = astray(self, step, &stage)) != NULL) {
+        if (self->failure.status != RRFP_OK) {
+            return rrfp_ucx_failure(transport, error);
+        }
+        uint64_t now = rrfp_ucx_now_ns();
+        if (now - begin >= timeout_ns || atomic_load(&self->woken)) {
+            return rrfp_error_set(error, RRFP_ERR_INTERNAL,
+                                  "stage %u still has %s stage %u, %.1f s after the end of step "
+                                  "%llu",
+                                  self->stage, what, stage, (double)(now - begin) * 1e-9,
+                                  (unsigned long long)step);
+        }
+        if (!progress(self)) {
+            sleep_armed(self, begin + timeout_ns);
+        }
+    }
+    return RRFP_OK;
 }
 
 rrfp_status rrfp_ucx_failure(const rrfp_transport *transport, rrfp_error *error)
@@ -284,6 +366,8 @@ static const rrfp_transport_ops ucx_ops = {
     .poll = endpoint_poll,
     .wait = endpoint_wait,
     .release = endpoint_release,
+    .flush = endpoint_flush,
+    .settle = endpoint_settle,
     .wake = endpoint_wake,
     .destroy = endpoint_destroy,
     .failure = rrfp_ucx_failure,
@@ -299,6 +383,42 @@ static rrfp_status ucx_says(rrfp_ucx *self, const char *what, ucs_status_t statu
                           "stage %u: UCX cannot %s: %s; UCX_LOG_LEVEL=info tells more, UCX_TLS "
                           "chooses the ways it may use",
                           self->stage, what, ucs_status_string(status));
+}
+
+/* Nobody has chosen a size, and shared memory is among the ways: UCX warns of what it cannot use. */
+static bool may_size_segments(void)
+{
+    static const char *const variables[] = {"UCX_MM_SEG_SIZE", "UCX_POSIX_SEG_SIZE",
+                                            "UCX_SYSV_SEG_SIZE"};
+    static const char *const ways[] = {"sm", "shm", "mm", "posix", "sysv", "all"};
+    const char *chosen = getenv("UCX_TLS");
+    bool shared = chosen == NULL;
+    for (size_t i = 0; !shared && i < sizeof ways / sizeof *ways; i++) {
+        shared = strstr(chosen, ways[i]) != NULL;
+    }
+    for (size_t i = 0; shared && i < sizeof variables / sizeof *variables; i++) {
+        shared = getenv(variables[i]) == NULL;
+    }
+    return shared;
+}
+
+/*
+ * A segment of shared memory (8,256 bytes unless told otherwise) is too small for a message of
+ * 8 KiB and its header: 5 us one way instead of 1.  Not above 64 KiB: UCX 1.13 has 16 bits for it.
+ */
+static ucs_status_t start_context(rrfp_ucx *self, const ucp_params_t *params)
+{
+    ucp_config_t *config;
+    ucs_status_t status = ucp_config_read(NULL, NULL, &config);
+    if (status != UCS_OK) {
+        return status;
+    }
+    if (may_size_segments()) {
+        (void)ucp_config_modify(config, "MM_SEG_SIZE", "16640"); /* refused: slower, that is all */
+    }
+    status = ucp_init(params, config, &self->context);
+    ucp_config_release(config);
+    return status;
 }
 
 static rrfp_status open_worker(rrfp_ucx *self, rrfp_error *error)
@@ -318,7 +438,7 @@ static rrfp_status open_worker(rrfp_ucx *self, rrfp_error *error)
     } handlers[] = {{RRFP_UCX_AM_DATA, rrfp_ucx_on_data},
                     {RRFP_UCX_AM_CREDIT, rrfp_ucx_on_credit},
                     {RRFP_UCX_AM_HELLO, rrfp_ucx_on_hello}};
-    rrfp_status status = ucx_says(self, "start", ucp_init(&params, NULL, &self->context), error);
+    rrfp_status status = ucx_says(self, "start", start_context(self, &params), error);
     if (status == RRFP_OK) {
         status = ucx_says(self, "make a worker",
                           ucp_worker_create(self->context, &worker_params, &self->worker), error);

@@ -10,17 +10,23 @@
 enum { RRFP_UCX_AM_DATA = 1, RRFP_UCX_AM_CREDIT = 2, RRFP_UCX_AM_HELLO = 3 };
 enum { RRFP_UCX_MAC_BYTES = 32 };
 
-/* Headers as they travel. */
+/*
+ * Headers as they travel.  Buffers given back are told by their count since the start, so that a
+ * later word makes up for all before; it rides on data going the other way, or alone.
+ */
 typedef struct rrfp_ucx_data {
     rrfp_message_header header;
     uint64_t sent_ns; /* the sender's CLOCK_MONOTONIC */
+    uint64_t released;
+    uint64_t check; /* rrfp_ucx_check() of the two */
 } rrfp_ucx_data;
 
 typedef struct rrfp_ucx_credit {
     uint64_t run_id;
-    uint64_t released; /* since the start: a later one makes up for all before */
+    uint64_t released;
     uint16_t from, to;
-    uint32_t check; /* ~(released ^ run_id), folded: not a secret, against damage */
+    uint32_t zero;
+    uint64_t check;
 } rrfp_ucx_credit;
 
 typedef struct rrfp_ucx_hello {
@@ -114,7 +120,13 @@ ucs_status_t rrfp_ucx_on_data(void *argument, const void *header, size_t header_
                               size_t bytes, const ucp_am_recv_param_t *param);
 ucs_status_t rrfp_ucx_on_credit(void *argument, const void *header, size_t header_bytes,
                                 void *data, size_t bytes, const ucp_am_recv_param_t *param);
-uint32_t rrfp_ucx_credit_check(const rrfp_ucx_credit *credit);
+/* Against damage, not against an attacker: a change of any one argument changes it. */
+static inline uint64_t rrfp_ucx_check(uint64_t run_id, uint64_t sent_ns, uint64_t released,
+                                      uint32_t from, uint32_t to)
+{
+    return ~((run_id ^ released * UINT64_C(0x9e3779b97f4a7c15)) +
+             sent_ns * UINT64_C(0xbf58476d1ce4e5b9) + ((uint64_t)from << 16 | to));
+}
 /* Fetches the large payloads whose headers arrived. */
 void rrfp_ucx_fetch(rrfp_ucx *self);
 /* Gives the buffer back; the peer is told by rrfp_ucx_tell_credits(). */
@@ -123,7 +135,7 @@ void rrfp_ucx_free_slot(rrfp_ucx *self, rrfp_ucx_slot *slot);
 /* ucx_send.c */
 rrfp_status rrfp_ucx_send(rrfp_transport *transport, const rrfp_message_header *header,
                           const void *payload, rrfp_error *error);
-/* Lets go what has its time and a credit; returns when the next delayed message is due. */
+/* Lets go the delayed messages whose time has come; returns when the next one is due. */
 uint64_t rrfp_ucx_push(rrfp_ucx *self);
 void rrfp_ucx_push_edge(rrfp_ucx *self, rrfp_ucx_edge *edge);
 /* Tells the peers of released buffers: of all, or of edges that hold back half of them. */

@@ -3,13 +3,6 @@
 
 #include "transport/ucx_internal.h"
 
-uint32_t rrfp_ucx_credit_check(const rrfp_ucx_credit *credit)
-{
-    uint64_t mixed = (credit->run_id ^ credit->released * UINT64_C(0x9e3779b97f4a7c15)) +
-                     ((uint64_t)credit->from << 16 | credit->to);
-    return ~(uint32_t)(mixed ^ mixed >> 32);
-}
-
 static void report_arrived(rrfp_ucx *self, rrfp_ucx_slot *slot)
 {
     slot->arrived_ns = rrfp_ucx_now_ns();
@@ -25,6 +18,26 @@ static void report_arrived(rrfp_ucx *self, rrfp_ucx_slot *slot)
 static unsigned char *buffer_of(const rrfp_ucx_slot *slot)
 {
     return slot->owner->buffers + (size_t)(slot - slot->owner->slots) * slot->owner->stride;
+}
+
+static bool believe_credit(const rrfp_ucx_edge *edge, uint32_t from, uint64_t released,
+                           rrfp_error *error)
+{
+    if (released > edge->sent) {
+        rrfp_error_set(error, RRFP_ERR_FORMAT,
+                       "stage %u gives back %llu messages, but only %llu were sent", from,
+                       (unsigned long long)released, (unsigned long long)edge->sent);
+        return false;
+    }
+    return true;
+}
+
+static void take_credit(rrfp_ucx *self, rrfp_ucx_edge *edge, uint64_t released)
+{
+    if (released > edge->returned) { /* else a later word was faster */
+        edge->returned = released;
+        rrfp_ucx_push_edge(self, edge);
+    }
 }
 
 /* The edge of a data message, or NULL and why not. */
@@ -46,6 +59,13 @@ static rrfp_ucx_edge *believe(rrfp_ucx *self, const rrfp_ucx_data *wire, size_t 
         rrfp_error_set(error, RRFP_ERR_FORMAT, "source stage %u is no connected neighbour", from);
         return NULL;
     }
+    if (wire->check != rrfp_ucx_check(self->run_id, wire->sent_ns, wire->released, from,
+                                      self->stage)) {
+        rrfp_error_set(error, RRFP_ERR_FORMAT,
+                       "check is %016llx, not that of a message from stage %u",
+                       (unsigned long long)wire->check, from);
+        return NULL;
+    }
     if (header->payload_bytes != bytes || bytes > self->payload_bytes) {
         rrfp_error_set(error, RRFP_ERR_FORMAT,
                        "payload bytes is %u in the header, %zu came, at most %llu are expected",
@@ -55,6 +75,9 @@ static rrfp_ucx_edge *believe(rrfp_ucx *self, const rrfp_ucx_data *wire, size_t 
     if (self->edges[from].free_slots == NULL) {
         rrfp_error_set(error, RRFP_ERR_FORMAT,
                        "source stage %u has no credit left for this message", from);
+        return NULL;
+    }
+    if (!believe_credit(&self->edges[from], from, wire->released, error)) {
         return NULL;
     }
     if (self->admit != NULL && !self->admit(self->admit_context, header, error)) {
@@ -86,6 +109,7 @@ ucs_status_t rrfp_ucx_on_data(void *argument, const void *header, size_t header_
     edge->free_count--;
     slot->held = true;
     slot->wire = wire;
+    take_credit(self, edge, wire.released);
     if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) {
         slot->descriptor = data;
         slot->next = self->fetch_first;
@@ -154,7 +178,9 @@ ucs_status_t rrfp_ucx_on_credit(void *argument, const void *header, size_t heade
     }
     memcpy(&credit, header, sizeof credit);
     rrfp_ucx_edge *edge = credit.from < self->stages ? &self->edges[credit.from] : NULL;
-    if (credit.run_id != self->run_id || credit.check != rrfp_ucx_credit_check(&credit) ||
+    if (credit.run_id != self->run_id || credit.zero != 0 ||
+        credit.check != rrfp_ucx_check(credit.run_id, 0, credit.released, credit.from,
+                                       credit.to) ||
         edge == NULL || !edge->greeted || credit.to != self->stage) {
         rrfp_error_set(&error, RRFP_ERR_FORMAT,
                        "a credit of run %016llx from stage %u to stage %u is not one of ours",
@@ -162,17 +188,11 @@ ucs_status_t rrfp_ucx_on_credit(void *argument, const void *header, size_t heade
         rrfp_ucx_refuse(self, &error);
         return UCS_OK;
     }
-    if (credit.released > edge->sent) {
-        rrfp_error_set(&error, RRFP_ERR_FORMAT,
-                       "stage %u gives back %llu messages, but only %llu were sent", credit.from,
-                       (unsigned long long)credit.released, (unsigned long long)edge->sent);
+    if (!believe_credit(edge, credit.from, credit.released, &error)) {
         rrfp_ucx_refuse(self, &error);
         return UCS_OK;
     }
-    if (credit.released > edge->returned) { /* else a later one was faster */
-        edge->returned = credit.released;
-        rrfp_ucx_push_edge(self, edge);
-    }
+    take_credit(self, edge, credit.released);
     return UCS_OK;
 }
 

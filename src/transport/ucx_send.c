@@ -44,9 +44,9 @@ void rrfp_ucx_give_parcel(rrfp_ucx *self, rrfp_ucx_parcel *parcel)
     self->free_parcels = parcel;
 }
 
-static void report_sent(rrfp_ucx *self, rrfp_ucx_parcel *parcel)
+static void report_sent(rrfp_ucx *self, rrfp_ucx_parcel *parcel, uint64_t now)
 {
-    parcel->done_ns = rrfp_ucx_now_ns();
+    parcel->done_ns = now;
     parcel->next = NULL;
     if (self->sent_first == NULL) {
         self->sent_first = parcel;
@@ -70,7 +70,7 @@ static rrfp_ucx *finish(void *request, ucs_status_t status, rrfp_ucx_parcel *par
 
 static void on_sent(void *request, ucs_status_t status, void *argument)
 {
-    report_sent(finish(request, status, argument), argument);
+    report_sent(finish(request, status, argument), argument, rrfp_ucx_now_ns());
 }
 
 static void on_small_sent(void *request, ucs_status_t status, void *argument)
@@ -119,7 +119,17 @@ void rrfp_ucx_send_small(rrfp_ucx *self, uint32_t stage, unsigned id, const void
     rrfp_ucx_give_parcel(self, parcel);
 }
 
-void rrfp_ucx_push_edge(rrfp_ucx *self, rrfp_ucx_edge *edge)
+/* All buffers given back so far are being told. */
+static void announce(rrfp_ucx *self, rrfp_ucx_edge *edge)
+{
+    if (edge->announced != edge->released) {
+        edge->announced = edge->released;
+        self->credits_to_tell--;
+    }
+}
+
+/* `now`: the time, or 0 for one who has not looked at the clock. */
+static void push_edge(rrfp_ucx *self, rrfp_ucx_edge *edge, uint64_t now)
 {
     while (edge->first != NULL && edge->sent - edge->returned < edge->send_credits &&
            self->failure.status == RRFP_OK) {
@@ -133,21 +143,31 @@ void rrfp_ucx_push_edge(rrfp_ucx *self, rrfp_ucx_edge *edge)
         };
         edge->first = parcel->next;
         edge->sent++;
+        announce(self, edge);
+        parcel->wire.released = edge->released;
+        parcel->wire.check = rrfp_ucx_check(self->run_id, parcel->wire.sent_ns, edge->released,
+                                            parcel->wire.header.source_stage,
+                                            parcel->wire.header.destination_stage);
         ucs_status_ptr_t request =
             ucp_am_send_nbx(edge->endpoint, RRFP_UCX_AM_DATA, &parcel->wire, sizeof parcel->wire,
                             parcel->payload, parcel->wire.header.payload_bytes, &param);
         if (UCS_PTR_IS_ERR(request)) {
             rrfp_ucx_fail(self, "sending", UCS_PTR_STATUS(request));
-            report_sent(self, parcel);
+            report_sent(self, parcel, rrfp_ucx_now_ns());
         } else if (request == NULL) {
-            report_sent(self, parcel);
+            report_sent(self, parcel, now != 0 ? now : rrfp_ucx_now_ns());
         } else {
             self->pending++;
         }
     }
 }
 
-static void queue(rrfp_ucx *self, rrfp_ucx_parcel *parcel)
+void rrfp_ucx_push_edge(rrfp_ucx *self, rrfp_ucx_edge *edge)
+{
+    push_edge(self, edge, 0);
+}
+
+static void queue(rrfp_ucx *self, rrfp_ucx_parcel *parcel, uint64_t now)
 {
     rrfp_ucx_edge *edge = &self->edges[parcel->wire.header.destination_stage];
     parcel->next = NULL;
@@ -157,18 +177,19 @@ static void queue(rrfp_ucx *self, rrfp_ucx_parcel *parcel)
         edge->last->next = parcel;
     }
     edge->last = parcel;
-    rrfp_ucx_push_edge(self, edge);
+    push_edge(self, edge, now);
 }
 
 uint64_t rrfp_ucx_push(rrfp_ucx *self)
 {
     while (self->delayed != NULL) {
         rrfp_ucx_parcel *parcel = self->delayed;
-        if (parcel->due_ns > rrfp_ucx_now_ns()) {
+        uint64_t now = rrfp_ucx_now_ns();
+        if (parcel->due_ns > now) {
             return parcel->due_ns;
         }
         self->delayed = parcel->next;
-        queue(self, parcel);
+        queue(self, parcel, now);
     }
     return UINT64_MAX;
 }
@@ -202,7 +223,7 @@ rrfp_status rrfp_ucx_send(rrfp_transport *transport, const rrfp_message_header *
     double delay = self->link_delay == NULL ? 0.0
                                             : self->link_delay(self->link_delay_context, header);
     if (!(delay > 0.0)) {
-        queue(self, parcel);
+        queue(self, parcel, parcel->wire.sent_ns);
         return RRFP_OK;
     }
     parcel->due_ns = parcel->wire.sent_ns + (uint64_t)(fmin(delay, LONGEST_DELAY_S) * 1e9);
@@ -227,9 +248,8 @@ void rrfp_ucx_tell_credits(rrfp_ucx *self, bool all)
                                   .released = edge->released,
                                   .from = (uint16_t)self->stage,
                                   .to = (uint16_t)s};
-        credit.check = rrfp_ucx_credit_check(&credit);
-        edge->announced = edge->released;
-        self->credits_to_tell--;
+        credit.check = rrfp_ucx_check(self->run_id, 0, edge->released, self->stage, s);
+        announce(self, edge);
         rrfp_ucx_send_small(self, s, RRFP_UCX_AM_CREDIT, &credit, sizeof credit);
     }
 }

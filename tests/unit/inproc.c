@@ -38,6 +38,14 @@ static bool poll_event(rrfp_transport *endpoint, rrfp_transport_event *event)
     return endpoint->ops->poll(endpoint, event);
 }
 
+static void expect_astray(rrfp_transport *endpoint, const char *text)
+{
+    assert_int_equal(endpoint->ops->settle(endpoint, 4, 0, &error), RRFP_ERR_INTERNAL);
+    if (strstr(error.text, text) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", error.text, text);
+    }
+}
+
 static void delivers_a_copy(void **state)
 {
     (void)state;
@@ -56,6 +64,9 @@ static void delivers_a_copy(void **state)
     assert_int_equal(event.header.microbatch, 3);
     assert_false(poll_event(ends[0], &event));
     memset(words, 0xff, sizeof words); /* ours again: S15 */
+    expect_astray(ends[0], "stage 0 still has 0 buffers that nobody has released and 1 sends");
+    expect_astray(ends[1], "stage 1 still has 1 buffers that nobody has released and 0 sends that "
+                           "nobody has polled, and events,");
 
     assert_true(poll_event(ends[1], &event));
     assert_int_equal(event.kind, RRFP_TRANSPORT_ARRIVED);
@@ -67,7 +78,12 @@ static void delivers_a_copy(void **state)
     assert_memory_equal(&event.header, &expect, sizeof expect);
 
     uint32_t *payload = event.payload;
+    expect_astray(ends[1], "stage 1 still has 1 buffers that nobody has released and 0 sends that "
+                           "nobody has polled after");
     ends[1]->ops->release(ends[1], payload);
+    for (uint32_t s = 0; s < 2; s++) {
+        assert_int_equal(ends[s]->ops->settle(ends[s], 4, 0, &error), RRFP_OK);
+    }
     for (uint32_t i = 0; i < WORDS; i++) { /* poisoned; the memory itself stays */
         assert_int_equal(payload[i], 0xffffffffu);
     }

@@ -171,6 +171,7 @@ static void exchange(net *n, uint32_t count, uint32_t hold)
                 n->at[s]->ops->release(n->at[s], payloads[s][i]);
             }
             held[s] = held[s] >= hold ? 0 : held[s];
+            n->at[s]->ops->flush(n->at[s]); /* as before a task */
         }
     }
     assert_int_equal(arrived, edges * count);
@@ -191,6 +192,7 @@ static void expect_at_rest(net *n)
         rest = true;
         for (uint32_t s = 0; s < n->stages; s++) {
             rrfp_transport_event event;
+            n->at[s]->ops->flush(n->at[s]);
             assert_false(n->at[s]->ops->poll(n->at[s], &event));
             for (uint32_t p = 0; p < n->stages; p++) {
                 uint32_t want = p + 1 == s || p == s + 1 ? n->slots : 0;
@@ -201,6 +203,7 @@ static void expect_at_rest(net *n)
         assert_true(rest || rrfp_ucx_now_ns() < until);
     }
     for (uint32_t s = 0; s < n->stages; s++) {
+        assert_int_equal(n->at[s]->ops->settle(n->at[s], STEP, 0, &error), RRFP_OK);
         assert_int_equal(rrfp_ucx_refused(n->at[s]), 0);
         assert_int_equal(rrfp_ucx_failure(n->at[s], &error), RRFP_OK);
     }
@@ -252,6 +255,50 @@ static void delayed(void **state)
     }
     exchange(&n, 9, 1);
     expect_at_rest(&n);
+    unmake(&n);
+}
+
+static void expect_astray(rrfp_transport *transport, const char *what)
+{
+    assert_int_equal(transport->ops->settle(transport, STEP, 20000000, &error), RRFP_ERR_INTERNAL);
+    if (strstr(error.text, what) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", error.text, what);
+    }
+}
+
+/* Step by step through a message's life, what is not yet in its place is named. */
+static void settle_names_what_is_astray(void **state)
+{
+    (void)state;
+    static unsigned char payload[64];
+    net n = {.stages = 2, .bytes = 64, .slots = 1};
+    rrfp_transport_event event = {.kind = RRFP_TRANSPORT_SENT}, sent;
+    uint64_t until = rrfp_ucx_now_ns() + TIMEOUT_NS;
+    make(&n, "tcp,self");
+    rrfp_transport *from = n.at[0], *to = n.at[1];
+    rrfp_message_header first = header_of(0, 1, 0, 64), second = header_of(0, 1, 1, 64);
+    assert_int_equal(from->ops->send(from, &first, payload, &error), RRFP_OK);
+    assert_int_equal(from->ops->send(from, &second, payload, &error), RRFP_OK);
+    while (!to->ops->poll(to, &event)) {
+        assert_true(rrfp_ucx_now_ns() < until);
+    }
+    expect_astray(from, "stage 0 still has a finished send that nobody has polled, to stage 1");
+    assert_true(from->ops->poll(from, &sent));
+    expect_astray(from, "stage 0 still has a message that was not let go to stage 1");
+    expect_astray(to, "stage 1 still has a buffer that nobody has released, of a message from "
+                      "stage 0");
+    assert_int_equal(to->ops->settle(to, STEP - 1, 0, &error), RRFP_OK); /* it is of a later step */
+    to->ops->release(to, event.payload);
+    while (!to->ops->poll(to, &event)) {
+        from->ops->poll(from, &sent);
+        assert_true(rrfp_ucx_now_ns() < until);
+    }
+    while (from->ops->poll(from, &sent)) {
+    }
+    expect_astray(from, "a credit that has not come back from stage 1");
+    to->ops->release(to, event.payload);
+    assert_int_equal(to->ops->settle(to, STEP, TIMEOUT_NS, &error), RRFP_OK);
+    assert_int_equal(from->ops->settle(from, STEP, TIMEOUT_NS, &error), RRFP_OK);
     unmake(&n);
 }
 
@@ -323,7 +370,7 @@ static void small_done(void *request, ucs_status_t status, void *argument)
 
 /*
  * Mutated headers and truncated payloads from an endpoint that has proved itself.  One bit of a
- * data header, or more, is wrong, so the checksum catches it; credits and greetings are random.
+ * data header is wrong, so the checksum or the check catches it; credits and greetings are random.
  */
 static void garbage_changes_nothing(void **state)
 {
@@ -346,7 +393,9 @@ static void garbage_changes_nothing(void **state)
             bytes[k] = (unsigned char)next_random(&seed);
         }
         if (id == RRFP_UCX_AM_DATA) {
-            rrfp_ucx_data good = {.header = header_of(0, 1, 0, 256)};
+            rrfp_ucx_data good = {.header = header_of(0, 1, 0, 256),
+                                  .sent_ns = 77,
+                                  .check = rrfp_ucx_check(RUN, 77, 0, 0, 1)};
             memcpy(bytes, &good, sizeof good);
             uint64_t kind = next_random(&seed) % 3;
             if (kind == 0) {
@@ -355,7 +404,7 @@ static void garbage_changes_nothing(void **state)
             } else if (kind == 1) {
                 length = next_random(&seed) % (sizeof good);
             } else {
-                bytes[next_random(&seed) % 64] ^= (unsigned char)(1u << next_random(&seed) % 8);
+                bytes[next_random(&seed) % sizeof good] ^= (unsigned char)(1u << next_random(&seed) % 8);
             }
         } else {
             length = next_random(&seed) % 100;
@@ -461,6 +510,7 @@ int main(void)
         cmocka_unit_test(over_tcp),
         cmocka_unit_test(over_shared_memory),
         cmocka_unit_test(delayed),
+        cmocka_unit_test(settle_names_what_is_astray),
         cmocka_unit_test(wake_ends_wait),
         cmocka_unit_test(wrong_secret_is_refused),
         cmocka_unit_test(garbage_changes_nothing),
