@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
 rrfp_status rrfp_block_pool_init(rrfp_block_pool *pool, size_t block_bytes, size_t count,
                                  const char *what, rrfp_error *error)
 {
@@ -37,6 +39,10 @@ rrfp_status rrfp_block_pool_init(rrfp_block_pool *pool, size_t block_bytes, size
                               what, count, block_bytes);
     }
     pool->base = base;
+    if (pool->mapped_bytes >= HUGE_PAGE_BYTES) {
+        /* Kernels and copies between processes walk these; a wish, small pages do as well. */
+        (void)madvise(base, pool->mapped_bytes, MADV_HUGEPAGE);
+    }
     for (size_t i = 0; i < count; i++) {
         pool->free_list[i] = (uint32_t)(count - 1 - i);
     }

@@ -22,11 +22,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "transport/buffers.h"
 #include "transport/delay_line.h"
 #include "transport/event_queue.h"
 #include "transport/transport.h"
 
-enum { CACHE_LINE_BYTES = 64, SPIN_MOST = 2000, SPIN_LEAST = 20 };
+enum { SPIN_MOST = 2000, SPIN_LEAST = 20 };
 enum { SIGNAL_NONE = 0, SIGNAL_SET = 1, SIGNAL_SLEEPING = 2 };
 enum { BUFFER_FREE = 0, BUFFER_HELD = 1 };
 
@@ -92,10 +93,10 @@ struct endpoint {
     atomic_uchar *buffer_state;
 
     /* what other threads write, away from the rest */
-    _Alignas(CACHE_LINE_BYTES) rrfp_event_queue events;
-    _Alignas(CACHE_LINE_BYTES) _Atomic uint32_t signal;
+    _Alignas(RRFP_CACHE_LINE_BYTES) rrfp_event_queue events;
+    _Alignas(RRFP_CACHE_LINE_BYTES) _Atomic uint32_t signal;
     atomic_bool woken;
-    _Alignas(CACHE_LINE_BYTES) _Atomic uint64_t free_buffer; /* tag << 32 | index + 1 */
+    _Alignas(RRFP_CACHE_LINE_BYTES) _Atomic uint64_t free_buffer; /* tag << 32 | index + 1 */
     rrfp_event_queue waiting; /* parcels without a buffer; popped inside `matching` only */
     atomic_uint waiting_count;
     atomic_uint matching;
@@ -504,7 +505,7 @@ static rrfp_status endpoint_init(endpoint *self, hub *shared, uint32_t stage, ui
     rrfp_event_queue_init(&self->waiting);
     if (self->buffer_count <= SIZE_MAX / shared->buffer_stride) {
         size_t bytes = self->buffer_count * shared->buffer_stride;
-        self->buffers = aligned_alloc(CACHE_LINE_BYTES, bytes);
+        self->buffers = rrfp_message_buffers(bytes);
         if (self->buffers != NULL && shared->poison) {
             memset(self->buffers, 0xff, bytes);
         }
@@ -529,10 +530,10 @@ static rrfp_status hub_init(hub *shared, const rrfp_inproc_config *config, rrfp_
     rrfp_status status = RRFP_OK;
 
     shared->payload_bytes = config->payload_bytes;
-    shared->buffer_stride = ((size_t)config->payload_bytes + CACHE_LINE_BYTES - 1) /
-                            CACHE_LINE_BYTES * CACHE_LINE_BYTES;
+    shared->buffer_stride = ((size_t)config->payload_bytes + RRFP_CACHE_LINE_BYTES - 1) /
+                            RRFP_CACHE_LINE_BYTES * RRFP_CACHE_LINE_BYTES;
     if (shared->buffer_stride == 0) {
-        shared->buffer_stride = CACHE_LINE_BYTES;
+        shared->buffer_stride = RRFP_CACHE_LINE_BYTES;
     }
     shared->poison = config->poison;
     shared->link_delay = config->link_delay;
@@ -542,7 +543,7 @@ static rrfp_status hub_init(hub *shared, const rrfp_inproc_config *config, rrfp_
     atomic_init(&shared->references, config->stages);
 
     size_t bytes = config->stages * sizeof *shared->endpoints;
-    shared->endpoints = aligned_alloc(CACHE_LINE_BYTES, bytes);
+    shared->endpoints = aligned_alloc(RRFP_CACHE_LINE_BYTES, bytes);
     if (shared->endpoints == NULL) {
         return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory for %u message endpoints",
                               config->stages);

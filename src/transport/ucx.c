@@ -8,9 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "transport/buffers.h"
 #include "transport/ucx_internal.h"
 
-enum { CACHE_LINE_BYTES = 64, SPIN_MOST = 2000, SPIN_LEAST = 20, REFUSALS_SHOWN = 10 };
+enum { SPIN_MOST = 2000, SPIN_LEAST = 20, REFUSALS_SHOWN = 10 };
 static const uint64_t CLOSE_NS = 2000000000u; /* a peer that is gone does not answer a goodbye */
 
 uint64_t rrfp_ucx_now_ns(void)
@@ -481,7 +482,7 @@ static rrfp_status make_buffers(rrfp_ucx *self, const rrfp_ucx_config *config, r
     self->slot_count = (uint32_t)count;
     self->slots = calloc(count + 1, sizeof *self->slots);
     self->buffers = count <= SIZE_MAX / self->stride - 1
-                        ? aligned_alloc(CACHE_LINE_BYTES, (count + 1) * self->stride)
+                        ? rrfp_message_buffers((count + 1) * self->stride)
                         : NULL;
     if (self->edges == NULL || self->slots == NULL || self->buffers == NULL) {
         return rrfp_error_set(error, RRFP_ERR_NOMEM,
@@ -520,8 +521,8 @@ rrfp_status rrfp_ucx_create(const rrfp_ucx_config *config, rrfp_transport **tran
     self->stages = config->stages;
     self->stage = config->stage;
     self->payload_bytes = config->payload_bytes;
-    self->stride = ((size_t)config->payload_bytes + CACHE_LINE_BYTES) / CACHE_LINE_BYTES *
-                   CACHE_LINE_BYTES;
+    self->stride = ((size_t)config->payload_bytes + RRFP_CACHE_LINE_BYTES) / RRFP_CACHE_LINE_BYTES *
+                   RRFP_CACHE_LINE_BYTES;
     self->link_delay = config->link_delay;
     self->link_delay_context = config->link_delay_context;
     self->admit = config->admit;
