@@ -17,6 +17,7 @@ build_packages=(
     libpcre2-dev
     nettle-dev
     libucx-dev # stages in several processes
+    libhwloc-dev # binding them to processors
     libtomlplusplus-dev
     libcmocka-dev
     bible-kjv:bible # text of the example and of tests

@@ -16,6 +16,8 @@ int rrfp_cli_eval(int argc, char **argv);
 int rrfp_cli_generate(int argc, char **argv);
 int rrfp_cli_hint(int argc, char **argv);
 int rrfp_cli_doctor(int argc, char **argv);
+/* The words after --layout. */
+int rrfp_cli_doctor_layout(int argc, char **argv);
 int rrfp_cli_trace(int argc, char **argv);
 
 /* Prints "rrfp: <text>" on standard error and returns the exit code of the status. */

@@ -17,6 +17,7 @@
 
 #include "config/options.h"
 #include "kernels/kernels.h"
+#include "launch/binding.h"
 #include "launch/mpi_rendezvous.h"
 #ifdef RRFP_HAVE_UCX
 #include "transport/ucx.h"
@@ -339,6 +340,7 @@ static void report_build(report *r)
     row("transports", "inproc (threads of one process); UCX no");
 #endif
     row("launchers", "--nproc; RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; %s", mpi);
+    row("binding", "%s", rrfp_binding_name() == NULL ? "hwloc no" : rrfp_binding_name());
     row("devices", "processor only");
     row("data", "text, Megatron .bin/.idx, llm.c shards; tokenizers byte, gpt2-bpe");
     row("checkpoints", "safetensors, Hugging Face GPT-2 and Llama directories");
@@ -393,8 +395,11 @@ int rrfp_cli_doctor(int argc, char **argv)
         rrfp_options_print_help(RRFP_COMMAND_DOCTOR, stdout);
         return RRFP_EXIT_OK;
     }
+    if (argc > 0 && strcmp(argv[0], "--layout") == 0) {
+        return rrfp_cli_doctor_layout(argc - 1, argv + 1);
+    }
     if (argc > 0) {
-        fprintf(stderr, "rrfp: 'doctor' takes no argument, not '%.80s'\n", argv[0]);
+        fprintf(stderr, "rrfp: 'doctor' takes --layout or nothing, not '%.80s'\n", argv[0]);
         return RRFP_EXIT_USAGE;
     }
     printf("Machine\n");

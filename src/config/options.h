@@ -64,6 +64,7 @@ typedef struct rrfp_options {
     /* processes */
     uint32_t nproc;        /* 1 = this process alone, unless a launcher started it as one of several */
     uint32_t restarts;
+    char cpu_bind[8];      /* "none" or "share" */
     double peer_timeout;   /* seconds */
     /* generation */
     char prompt[4096];

@@ -177,6 +177,10 @@ static const rrfp_option rows[] = {
                T),
     UINT32_ROW("restarts", restarts, "0", 0, 1000000,
                "with --nproc: how often to start again, from --save, when a process was lost", T),
+    CHOICE_ROW("cpu-bind", cpu_bind, "none", "none|share",
+               "share: each stage's threads keep to an equal part of this host's processors of "
+               "their own; none: they go where the system puts them",
+               T),
     REAL_ROW("peer-timeout", peer_timeout, "30", 0.1, 86400,
              "seconds of silence after which another process counts as lost", T),
 #undef GROUP
@@ -212,7 +216,12 @@ static const rrfp_command_info commands[] = {
      "--csv\tprint PyTorch's compute-only CSV\n"
      "--bubbles\tleave an empty CSV cell where a stage waits, with unit task times\n"
      "--check\tprint one line that says whether it is a schedule every stage can run\n"},
-    {RRFP_COMMAND_DOCTOR, "doctor", "", "describe machine and build, and what to remedy", NULL},
+    {RRFP_COMMAND_DOCTOR, "doctor", "[--layout [OPTIONS]]",
+     "describe machine and build, and what to remedy; or which rank is what",
+     "--layout\tprint a line per rank instead: its tensor-parallel rank, data-parallel rank, stage\n"
+     "--world-size N\tranks (default: WORLD_SIZE, else the two sizes' product)\n"
+     "--tensor-model-parallel-size T\tranks of a tensor-parallel group (default 1)\n"
+     "--pipeline-model-parallel-size P\tstages (default 1)\n"},
 };
 
 size_t rrfp_option_count(void)

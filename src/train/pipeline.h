@@ -46,6 +46,8 @@ typedef struct rrfp_pipeline_config {
     rrfp_accumulate accumulate;
     int threads_per_stage;
     bool bf16_messages;
+    bool bind_cpus;     /* every stage's threads to a share of the host's processors */
+    bool bind_launched; /* with it: mpirun or srun may have bound this process already */
     bool record_trace;
     rrfp_jitter jitter;
     rrfp_fetch_fn fetch;

@@ -206,6 +206,8 @@ static rrfp_status create_pipeline(rrfp_session *session, rrfp_error *error)
                                                                   : RRFP_ACCUMULATE_ORDERED,
         .threads_per_stage = (int)options->threads_per_stage,
         .bf16_messages = strcmp(options->message_dtype, "bf16") == 0,
+        .bind_cpus = strcmp(options->cpu_bind, "share") == 0,
+        .bind_launched = session->ranks != NULL && options->nproc == 1,
         .record_trace = options->trace[0] != '\0' || options->trace_svg[0] != '\0',
         .fetch = fetch,
         .fetch_context = session,

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "launch/binding.h"
 #include "train/pipeline_internal.h"
 
 static const uint64_t WAIT_NS = 200u * 1000 * 1000; /* only bounds the reaction to a lost wake */
@@ -454,10 +455,25 @@ static void run_tasks(rrfp_worker *worker)
     close_gap(worker, worker->phase_end_ns);
 }
 
+static void bind_to_share(rrfp_worker *worker)
+{
+    rrfp_pipeline *pipeline = worker->pipeline;
+    const rrfp_ranks *ranks = pipeline->config.ranks;
+    uint32_t share = ranks == NULL ? worker->stage : ranks->environment.local_rank;
+    uint32_t shares = ranks == NULL ? pipeline->shape.stages : ranks->environment.local_size;
+    rrfp_error error;
+    if (rrfp_bind_thread(share, shares, pipeline->config.bind_launched, &error) != RRFP_OK) {
+        rrfp_pipeline_fail(pipeline, &error);
+    }
+}
+
 void *rrfp_worker_main(void *argument)
 {
     rrfp_worker *worker = argument;
     rrfp_pipeline *pipeline = worker->pipeline;
+    if (pipeline->config.bind_cpus) {
+        bind_to_share(worker); /* before the kernels start threads, which inherit it */
+    }
     rrfp_kernels_thread_init(pipeline->config.threads_per_stage);
     for (uint64_t generation = 0;;) {
         pthread_mutex_lock(&pipeline->gate_mutex);

@@ -36,6 +36,7 @@ expect 0 "rrfp $version" --version
 expect 0 "Usage: rrfp COMMAND" --help
 expect 0 ".TH RRFP 1" man
 expect 0 "# Options" docs
+"$rrfp" docs | diff - "$source/docs/flags.md"
 for command in train eval generate hint doctor trace; do
     expect 0 "Usage: rrfp $command" "$command" --help
 done
@@ -45,7 +46,12 @@ expect 2 "unknown command 'trian'; did you mean 'train'?" trian
 expect 2 "unknown command 'frobnicate'; 'rrfp --help' lists them" frobnicate
 expect 2 "'man' takes no argument, not 'x'" man x
 expect 2 "'docs' takes no argument, not 'x'" docs x
-expect 2 "'doctor' takes no argument, not '-v'" doctor -v
+expect 2 "'doctor' takes --layout or nothing, not '-v'" doctor -v
+expect 0 "6    0    1      1" doctor --layout --world-size=8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+expect 2 "7 ranks cannot be divided into pipelines of 4" doctor --layout --world-size 7 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+expect 2 "--world-size is '-1': give a whole number" doctor --layout --world-size -1
+expect 2 "does not know '--frob=2'" doctor --layout --frob=2
+expect 2 "--world-size needs a number" doctor --layout --world-size
 if "$rrfp" > out 2> err || [[ $? != 2 ]] || ! grep -q '^Usage' err; then
     echo "FAILED: rrfp alone wants the usage on standard error and exit code 2"
     bad=1

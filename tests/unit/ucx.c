@@ -114,6 +114,7 @@ static rrfp_message_header header_of(uint32_t from, uint32_t to, uint32_t m, siz
                                   .ndim = 3, .run_id = RUN, .step = STEP,
                                   .source_stage = (uint16_t)from,
                                   .destination_stage = (uint16_t)to, .microbatch = m,
+                                  .dims = {4, 4, 4},
                                   .payload_bytes = (uint32_t)bytes};
     rrfp_message_header_seal(&header);
     return header;
@@ -368,9 +369,41 @@ static void small_done(void *request, ucs_status_t status, void *argument)
     --*(uint32_t *)argument;
 }
 
+static bool admit(void *context, const rrfp_message_header *header, rrfp_error *why)
+{
+    bool next_step;
+    return rrfp_message_header_check(header, context, &next_step, why) == RRFP_OK;
+}
+
+/* One field is another than the plan has it, and the seal is right: only the plan can tell. */
+static rrfp_ucx_data against_the_plan(uint64_t *seed)
+{
+    rrfp_message_header header = header_of(0, 1, 0, 256);
+    uint64_t value = 1 + next_random(seed) % 0xffff; /* added: never what it was */
+    switch (next_random(seed) % 13) {
+    case 0: header.kind = (uint8_t)(header.kind + 1 + value % 255); break;
+    case 1: header.dtype = (uint8_t)(header.dtype + 1 + value % 255); break;
+    case 2: header.ndim = (uint8_t)(header.ndim + 1 + value % 255); break;
+    case 3: header.run_id += value << 40; break;
+    case 4: header.step += 1 + value; break; /* STEP + 1 would be in the window */
+    case 5: header.source_stage = (uint16_t)(header.source_stage + value); break;
+    case 6: header.source_chunk = (uint16_t)(header.source_chunk + value); break;
+    case 7: header.destination_stage = (uint16_t)(header.destination_stage + value); break;
+    case 8: header.destination_chunk = (uint16_t)(header.destination_chunk + value); break;
+    case 9: header.microbatch = 15 + (uint32_t)value; break;
+    case 10: header.dims[value % 3] += (uint32_t)value; break;
+    case 11: header.dims[value % 3] <<= 30; break; /* products that overflow */
+    default: header.payload_bytes += (uint32_t)value << 8; break;
+    }
+    rrfp_message_header_seal(&header);
+    return (rrfp_ucx_data){.header = header, .sent_ns = 77,
+                           .check = rrfp_ucx_check(RUN, 77, 0, header.source_stage, 1)};
+}
+
 /*
  * Mutated headers and truncated payloads from an endpoint that has proved itself.  One bit of a
- * data header is wrong, so the checksum or the check catches it; credits and greetings are random.
+ * data header is wrong, so the checksum or the check catches it; or a field is, which the plan
+ * catches; credits and greetings are random.
  */
 static void garbage_changes_nothing(void **state)
 {
@@ -383,6 +416,15 @@ static void garbage_changes_nothing(void **state)
     static unsigned char wire[64][128], payload[2048];
     printf("seed %llu\n", (unsigned long long)seed);
     make(&n, "tcp,self");
+    rrfp_message_expectation plans[2];
+    for (uint32_t s = 0; s < 2; s++) {
+        rrfp_ucx *endpoint = (rrfp_ucx *)n.at[s];
+        plans[s] = (rrfp_message_expectation){.shape = {2, 1, 16, RRFP_PLACEMENT_LOOPED},
+                                              .run_id = RUN, .step = STEP, .stage = s,
+                                              .dtype = RRFP_MESSAGE_F32, .dims = {4, 4, 4}};
+        endpoint->admit = admit;
+        endpoint->admit_context = &plans[s];
+    }
     ucp_ep_h raw = ((rrfp_ucx *)n.at[0])->edges[1].endpoint;
     rrfp_transport_event event;
     for (unsigned long i = 0; i < count; i++) {
@@ -397,12 +439,15 @@ static void garbage_changes_nothing(void **state)
                                   .sent_ns = 77,
                                   .check = rrfp_ucx_check(RUN, 77, 0, 0, 1)};
             memcpy(bytes, &good, sizeof good);
-            uint64_t kind = next_random(&seed) % 3;
+            uint64_t kind = next_random(&seed) % 4;
             if (kind == 0) {
                 data = next_random(&seed) % 2 == 0 ? next_random(&seed) % 256
                                                    : 257 + next_random(&seed) % 1700;
             } else if (kind == 1) {
                 length = next_random(&seed) % (sizeof good);
+            } else if (kind == 2) {
+                good = against_the_plan(&seed);
+                memcpy(bytes, &good, sizeof good);
             } else {
                 bytes[next_random(&seed) % sizeof good] ^= (unsigned char)(1u << next_random(&seed) % 8);
             }
