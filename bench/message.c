@@ -187,7 +187,7 @@ static int run_ours(char **sizes_wanted)
     rrfp_ucx_config config = {.stages = 2, .stage = (uint32_t)me, .local_ranks = 2,
                               .same_host = here, .payload_bytes = MOST_BYTES,
                               .receive_slots = slots, .send_credits = slots, .run_id = 1};
-    ours o = {.base = {ours_send, ours_receive, ours_flush, me}};
+    ours o = {.base = {ours_send, ours_receive, ours_flush, me, 1}};
     rrfp_error error;
     const void *addresses[2];
     size_t bytes[2];

@@ -78,6 +78,7 @@ static const struct sample {
     {"summary", "", "s.json", "\"s.json\"", "s.json", NULL},
     {"nproc", "1", "4", "4", "4", NULL},
     {"restarts", "0", "3", "3", "3", NULL},
+    {"cpu-bind", "none", "share", "\"share\"", "share", NULL},
     {"peer-timeout", "30", "2.5", "2.5", "2.5", NULL},
     {"prompt", "", "Once \"x\"", "'Once \"x\"'", "Once \"x\"", NULL},
     {"max-new-tokens", "100", "7", "7", "7", NULL},
