@@ -107,6 +107,7 @@ typedef struct rrfp_stage_config {
     rrfp_rule rule;
     bool split_backward; /* B and W are separate tasks; false: BW (see below) */
     bool forward_only;   /* evaluation: F tasks alone, a slot is held during F only */
+    bool follows;        /* starts nothing by itself: rrfp_stage_start() does; see group.h */
     rrfp_accumulate accumulate;
     uint32_t hint_distance; /* 0 = fixed order; needs `order` unless unbounded */
     rrfp_budget budget;
@@ -182,6 +183,7 @@ typedef enum rrfp_idle_reason {
     RRFP_IDLE_INPUT_F,  /* waits for an activation; forwards remain */
     RRFP_IDLE_INPUT_B,  /* all forwards done; waits for gradients */
     RRFP_IDLE_DRAIN,    /* all tasks done; waits for sends */
+    RRFP_IDLE_GROUP,    /* a task could start here; its tensor-parallel group has not decided */
     RRFP_IDLE_REASON_COUNT
 } rrfp_idle_reason;
 
@@ -237,6 +239,16 @@ size_t rrfp_stage_begin_step(rrfp_stage *stage, rrfp_action *actions);
  */
 rrfp_status rrfp_stage_handle(rrfp_stage *stage, const rrfp_event *event, rrfp_action *actions,
                               size_t *count, rrfp_error *error);
+
+/*
+ * For a machine that follows.  propose: what it would start now by itself; false when a task runs
+ * or none can start.  start: starts `task`, which must be ready in the kind it has and fit the
+ * budgets (RRFP_ERR_INVALID, and nothing changes, otherwise); `out_of_hint` is counted and handed
+ * through; the actions are those of rrfp_stage_handle().
+ */
+bool rrfp_stage_propose(const rrfp_stage *stage, rrfp_task *task, bool *out_of_hint);
+rrfp_status rrfp_stage_start(rrfp_stage *stage, rrfp_task task, bool out_of_hint,
+                             rrfp_action *actions, size_t *count, rrfp_error *error);
 
 const rrfp_stage_counters *rrfp_stage_get_counters(const rrfp_stage *stage); /* borrowed */
 

@@ -396,6 +396,36 @@ bool rrfp_arbiter_choose(const rrfp_stage *stage, rrfp_choice *choice)
     return choose_in_window(stage, choice, &unsafe);
 }
 
+const char *rrfp_arbiter_fault(const rrfp_stage *stage, rrfp_task task)
+{
+    uint8_t state = rrfp_stage_state(stage, task.chunk, task.microbatch);
+    switch (task.kind) {
+    case RRFP_F:
+        if (state != RRFP_STATE_F_READY) {
+            return "its activation is not here, or it has started";
+        }
+        for (uint32_t i = 0; i < RRFP_LEDGER_COUNT; i++) {
+            const rrfp_ledger *ledger = &stage->ledger[i];
+            if (ledger->limited && ledger->capacity - *ledger->used < ledger->start[task.chunk]) {
+                return "the in-flight budget is full";
+            }
+        }
+        return NULL;
+    case RRFP_W:
+        return state == RRFP_STATE_W_READY ? NULL : "its turn has not come, or it has started";
+    default:
+        if (state != RRFP_STATE_B_READY) {
+            return "its gradient is not here, or it has started";
+        }
+        if (backward_kind(stage, task.chunk, task.microbatch) != task.kind) {
+            return "its weight gradient is in turn on one rank and not on another";
+        }
+        return task.kind == RRFP_B && stage->head->pending_w >= stage->pending_limit
+                   ? "the pending-W budget is full"
+                   : NULL;
+    }
+}
+
 /* Does some ready F or B not fit the budgets by itself?  *any: is anything ready? */
 static bool ready_but_full(const rrfp_stage *stage, bool *any)
 {

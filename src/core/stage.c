@@ -19,6 +19,8 @@ const char *rrfp_idle_reason_name(rrfp_idle_reason reason)
         return "input-b";
     case RRFP_IDLE_DRAIN:
         return "drain";
+    case RRFP_IDLE_GROUP:
+        return "group";
     case RRFP_IDLE_REASON_COUNT:
         break;
     }
@@ -182,6 +184,7 @@ rrfp_status rrfp_stage_create(const rrfp_stage_config *config, rrfp_stage **stag
     stage->rule = config->rule;
     stage->split = config->split_backward;
     stage->forward_only = config->forward_only;
+    stage->follows = config->follows;
     stage->ordered = config->accumulate == RRFP_ACCUMULATE_ORDERED;
     stage->distance = config->hint_distance;
     stage->pending_limit =

@@ -132,8 +132,11 @@ static void decide(rrfp_stage *stage, output *out)
     rrfp_stage_head *head = stage->head;
     rrfp_choice choice;
     if (!head->running) {
-        if (rrfp_arbiter_choose(stage, &choice)) {
+        bool can = rrfp_arbiter_choose(stage, &choice);
+        if (can && !stage->follows) {
             start(stage, &choice, out);
+        } else if (can) {
+            put(out, RRFP_ACTION_IDLE, RRFP_F, 0, 0)->reason = RRFP_IDLE_GROUP;
         } else if (head->tasks_left == 0 && head->sends_left == 0) {
             put(out, RRFP_ACTION_STEP_DONE, RRFP_F, 0, 0);
         } else {
@@ -166,6 +169,48 @@ size_t rrfp_stage_begin_step(rrfp_stage *stage, rrfp_action *actions)
     }
     decide(stage, &out);
     return out.count;
+}
+
+static rrfp_status refuse(const rrfp_stage *stage, rrfp_task task, const char *event,
+                          const char *why, rrfp_error *error)
+{
+    return rrfp_error_set(error, RRFP_ERR_INVALID,
+                          "stage %u: %s of %s of chunk %u, microbatch %u: %s", stage->stage, event,
+                          rrfp_kind_name((rrfp_kind)task.kind), task.chunk, task.microbatch, why);
+}
+
+bool rrfp_stage_propose(const rrfp_stage *stage, rrfp_task *task, bool *out_of_hint)
+{
+    rrfp_choice choice;
+    if (stage->head->running || !stage->head->begun || !rrfp_arbiter_choose(stage, &choice)) {
+        return false;
+    }
+    *task = choice.task;
+    *out_of_hint = choice.out_of_hint;
+    return true;
+}
+
+rrfp_status rrfp_stage_start(rrfp_stage *stage, rrfp_task task, bool out_of_hint,
+                             rrfp_action *actions, size_t *count, rrfp_error *error)
+{
+    output out = {.actions = actions};
+    const char *fault = !stage->follows       ? "this machine decides by itself"
+                        : !stage->head->begun ? "no step has begun"
+                        : stage->head->running ? "another task runs"
+                        : task.kind > RRFP_BW || task.chunk >= stage->shape.chunks ||
+                                task.microbatch >= stage->shape.microbatches
+                            ? "there is no such task"
+                            : rrfp_arbiter_fault(stage, task);
+    if (fault != NULL) {
+        return refuse(stage, task, "start", fault, error);
+    }
+    /* The phase of the rule must follow from the sequence of tasks alone: ranks that start the
+     * same W for different reasons would otherwise disagree for ever after. */
+    rrfp_choice choice = {.task = task, .out_of_hint = out_of_hint, .gap = task.kind == RRFP_W};
+    start(stage, &choice, &out);
+    rrfp_stage_note_peaks(stage);
+    *count = out.count;
+    return RRFP_OK;
 }
 
 /* --- events ------------------------------------------------------------------------------- */
@@ -292,14 +337,6 @@ static void finish(rrfp_stage *stage, output *out)
         end_b(stage, c, m, kind == RRFP_BW, out);
         break;
     }
-}
-
-static rrfp_status refuse(const rrfp_stage *stage, rrfp_task task, const char *event,
-                          const char *why, rrfp_error *error)
-{
-    return rrfp_error_set(error, RRFP_ERR_INVALID,
-                          "stage %u: %s of %s of chunk %u, microbatch %u: %s", stage->stage, event,
-                          rrfp_kind_name((rrfp_kind)task.kind), task.chunk, task.microbatch, why);
 }
 
 /* NULL if the input may come now, else why not. */

@@ -93,6 +93,7 @@ struct rrfp_stage {
     rrfp_ranking ranking;
     bool split;
     bool forward_only;
+    bool follows;
     bool ordered;
     uint32_t distance;
     uint32_t pending_limit; /* UINT32_MAX: unlimited */
@@ -152,6 +153,8 @@ rrfp_status rrfp_stage_order_build(rrfp_stage *stage, const rrfp_stage_config *c
 
 /* arbiter.c */
 bool rrfp_arbiter_choose(const rrfp_stage *stage, rrfp_choice *choice);
+/* NULL if `task` can start now for inputs and budgets, whatever its rank; else why not. */
+const char *rrfp_arbiter_fault(const rrfp_stage *stage, rrfp_task task);
 rrfp_idle_reason rrfp_arbiter_idle_reason(const rrfp_stage *stage);
 
 static inline uint32_t rrfp_stage_class(uint8_t kind)
