@@ -55,7 +55,7 @@ typedef struct channel {
     void (*receive)(struct channel *); /* any payload, used and given back */
     void (*flush)(struct channel *);   /* all sends are done */
     int me;
-    unsigned rarer; /* rounds are divided by it; 0 is 1 */
+    unsigned rarer; /* rounds are divided by it */
 } channel;
 
 static void bounce(channel *c, const void *data, size_t bytes, unsigned rounds)
@@ -99,7 +99,7 @@ static void measure(channel *c, void *data, char **arguments)
             fprintf(stderr, "size %zu is not one of 64 to %d\n", bytes, MOST_BYTES);
             exit(2);
         }
-        unsigned rounds = rounds_of(bytes) / (c->rarer > 0 ? c->rarer : 1) + 1, streamed = rounds + WINDOW;
+        unsigned rounds = rounds_of(bytes) / c->rarer + 1, streamed = rounds + WINDOW;
         stream(c, data, bytes, WINDOW); /* now every buffer has its pages */
         bounce(c, data, bytes, rounds / 10 + 1);
         double begin = seconds();

@@ -24,7 +24,6 @@ pkg_check_modules(HWLOC QUIET IMPORTED_TARGET hwloc)
 if(RRFP_HWLOC AND HWLOC_FOUND)
   target_link_libraries(rrfp_dependencies INTERFACE PkgConfig::HWLOC)
   target_compile_definitions(rrfp_dependencies INTERFACE RRFP_HAVE_HWLOC=1)
-  set(RRFP_HAVE_HWLOC ON)
 endif()
 
 # Lets ranks started by mpirun find each other without variables.  Not under sanitizers: Open MPI

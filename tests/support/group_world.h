@@ -113,8 +113,6 @@ static inline void group_check_start(group_world *w, uint32_t rank, rrfp_task ta
     now->running[rank] = task;
 }
 
-static inline void group_decide(group_world *w, const rrfp_decision *decisions, size_t count);
-
 static inline void group_apply(group_world *w, uint32_t rank, const rrfp_action *actions,
                                size_t count)
 {
