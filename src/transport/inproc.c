@@ -13,15 +13,14 @@
  * the stack of parcels is emptied at once by its only taker, the stack of
  * buffers has many takers and therefore a tag against reuse (ABA).
  */
-#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/futex.h"
 #include "transport/buffers.h"
 #include "transport/delay_line.h"
 #include "transport/event_queue.h"
@@ -114,7 +113,7 @@ static uint64_t now_ns(void)
 static void signal_endpoint(endpoint *self)
 {
     if (atomic_exchange(&self->signal, SIGNAL_SET) == SIGNAL_SLEEPING) {
-        syscall(SYS_futex, &self->signal, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+        rrfp_futex_wake(&self->signal, 1);
     }
 }
 
@@ -165,8 +164,8 @@ static void endpoint_wait(rrfp_transport *transport, uint64_t timeout_ns)
         struct timespec pause = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
         uint32_t expected = SIGNAL_NONE;
         if (atomic_compare_exchange_strong(&self->signal, &expected, SIGNAL_SLEEPING)) {
-            syscall(SYS_futex, &self->signal, FUTEX_WAIT_PRIVATE, SIGNAL_SLEEPING,
-                    deadline == UINT64_MAX ? NULL : &pause, NULL, 0);
+            rrfp_futex_wait(&self->signal, SIGNAL_SLEEPING,
+                            deadline == UINT64_MAX ? NULL : &pause);
         }
         /* An event is pushed before its signal is set: whoever clears the signal sees it. */
         atomic_exchange(&self->signal, SIGNAL_NONE);
