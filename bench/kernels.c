@@ -87,7 +87,7 @@ int main(int argc, char **argv)
     MEASURE("swiglu forward", 0.0, rrfp_swiglu_fwd(x, dy, y, n * hidden));
     MEASURE("swiglu dgrad", 0.0, rrfp_swiglu_dgrad(dy, x, w, dx, y, c * hidden));
     MEASURE("rope", 0.0, rrfp_rope(qkv, batch, t, heads, d, 3 * c, 1e4f, false));
-    rrfp_attention_shape shape = {batch, t, heads, heads, d, 3 * c, 3 * c, c, 0.0f, NULL};
+    rrfp_attention_shape shape = {batch, t, heads, heads, d, 3 * c, 3 * c, c, 0.0f, NULL, 0, 0};
     double scores = 2.0 * (double)(batch * heads * d) * (double)t * (double)(t + 1) / 2.0;
     MEASURE("attention forward", 2.0 * scores,
             rrfp_attention_fwd(&shape, qkv, qkv + c, qkv + 2 * c, y, lse, scratch));
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
     MEASURE("  with dropout", 5.0 * scores,
             rrfp_attention_dgrad(&shape, dy, qkv, qkv + c, qkv + 2 * c, y, lse, dqkv, dqkv + c,
                                  dqkv + 2 * c, scratch));
-    MEASURE("dropout", 0.0, rrfp_dropout(x, y, n * c, 0.1f, &key));
+    MEASURE("dropout", 0.0, rrfp_dropout(x, y, n * c, 0.1f, 0, &key));
     MEASURE("add", 0.0, rrfp_add(y, x, n * c));
     MEASURE("embedding forward", 0.0, rrfp_embedding_fwd(tokens, wte, qkv, y, batch, t, c));
     MEASURE("embedding wgrad", 0.0, rrfp_embedding_wgrad(tokens, dy, dwte, dqkv, batch, t, c));

@@ -96,6 +96,13 @@ static void divide_body(void *context, size_t begin, size_t end)
     }
 }
 
+/* The place of head h of sequence b among those that draw random numbers. */
+static uint64_t random_head(const rrfp_attention_shape *shape, size_t b, size_t h)
+{
+    size_t all = shape->all_heads > 0 ? shape->all_heads : shape->heads;
+    return (uint64_t)b * all + shape->first_head + h;
+}
+
 static block block_of(const rrfp_attention_shape *shape, float *scratch)
 {
     block a = {.scores = scratch, .t = shape->t, .d = shape->d, .dropout = shape->dropout,
@@ -120,7 +127,7 @@ void rrfp_attention_fwd(const rrfp_attention_shape *shape, const float *q, const
                 a.rows = rows_from(a.first, t);
                 a.columns = a.first + a.rows;
                 a.lse = lse + (b * heads + h) * t + a.first;
-                a.element = ((uint64_t)(b * heads + h) * t + a.first) * t;
+                a.element = (random_head(shape, b, h) * t + a.first) * t;
                 a.y = y + position * shape->y_stride + h * d;
                 rrfp_gemm(false, true, a.rows, a.columns, d,
                           q + position * shape->q_stride + h * d, shape->q_stride, keys,
@@ -203,7 +210,7 @@ void rrfp_attention_dgrad(const rrfp_attention_shape *shape, const float *dy, co
                 a.columns = a.first + a.rows;
                 a.dscores = a.scores + a.rows * a.columns;
                 a.kept_lse = lse + (b * heads + h) * t + a.first;
-                a.element = ((uint64_t)(b * heads + h) * t + a.first) * t;
+                a.element = (random_head(shape, b, h) * t + a.first) * t;
                 size_t position = b * t + a.first;
                 size_t q_at = position * q_stride + h * d, y_at = position * y_stride + h * d;
                 a.dy = dy + y_at;

@@ -13,6 +13,7 @@ typedef struct dropout {
     const float *x;
     float *y;
     float p;
+    uint64_t element; /* of x[0] */
     rrfp_rng_stream stream;
 } dropout;
 
@@ -24,17 +25,17 @@ static void dropout_body(void *context, size_t begin, size_t end)
         size_t count = end - first < RRFP_DROPOUT_RUN ? end - first : RRFP_DROPOUT_RUN;
         const float *x = a->x + first;
         float *y = a->y + first;
-        rrfp_dropout_factors(&a->stream, first, count, a->p, factor);
+        rrfp_dropout_factors(&a->stream, a->element + first, count, a->p, factor);
         RRFP_VECTOR_LOOP
         for (size_t i = 0; i < count; i++)
             y[i] = factor[i] == 0.0f ? 0.0f : x[i] * factor[i];
     }
 }
 
-void rrfp_dropout(const float *x, float *y, size_t count, float p,
+void rrfp_dropout(const float *x, float *y, size_t count, float p, uint64_t first,
                   const struct rrfp_rng_key *rng)
 {
-    dropout a = {.x = x, .y = y, .p = p, .stream = rrfp_rng_stream_of(rng)};
+    dropout a = {.x = x, .y = y, .p = p, .element = first, .stream = rrfp_rng_stream_of(rng)};
     rrfp_team_for(count, ELEMENT_GRAIN, dropout_body, &a);
 }
 

@@ -13,32 +13,54 @@ typedef struct embedding {
     const float *wte, *wpe, *dy;
     float *y, *dwte, *dwpe;
     size_t batch, t, c;
+    rrfp_vocab_part part;
 } embedding;
+
+static const rrfp_vocab_part whole = {0, INT32_MAX};
+
+/* The row of a token in this part, or -1. */
+static int32_t row_of(const embedding *a, int32_t token)
+{
+    return token >= a->part.first && token - a->part.first < a->part.count
+               ? token - a->part.first
+               : -1;
+}
 
 static void embedding_fwd_body(void *context, size_t begin, size_t end)
 {
     const embedding *a = context;
     size_t c = a->c;
     for (size_t row = begin; row < end; row++) {
-        const float *token = a->wte + (size_t)a->tokens[row] * c;
+        int32_t entry = row_of(a, a->tokens[row]);
+        const float *token = entry >= 0 ? a->wte + (size_t)entry * c : NULL;
+        const float *position = a->wpe != NULL ? a->wpe + row % a->t * c : NULL;
         float *y = a->y + row * c;
-        if (a->wpe == NULL) {
-            memcpy(y, token, c * sizeof *y);
+        if (token == NULL && position == NULL) {
+            memset(y, 0, c * sizeof *y);
             continue;
         }
-        const float *position = a->wpe + row % a->t * c;
+        if (token == NULL || position == NULL) {
+            memcpy(y, token != NULL ? token : position, c * sizeof *y);
+            continue;
+        }
         RRFP_VECTOR_LOOP
         for (size_t j = 0; j < c; j++)
             y[j] = token[j] + position[j];
     }
 }
 
+void rrfp_embedding_part_fwd(const int32_t *tokens, const float *wte, const float *wpe, float *y,
+                             size_t batch, size_t t, size_t c, rrfp_vocab_part part)
+{
+    embedding a = {.tokens = tokens, .wte = wte, .wpe = wpe, .y = y, .batch = batch, .t = t,
+                   .c = c, .part = part};
+    rrfp_team_for(batch * t, 16, embedding_fwd_body, &a);
+}
+
 void rrfp_embedding_fwd(const int32_t *tokens, const float *wte, const float *wpe, float *y,
                         size_t batch, size_t t, size_t c)
 {
-    embedding a = {.tokens = tokens, .wte = wte, .wpe = wpe, .y = y, .batch = batch, .t = t,
-                   .c = c};
-    rrfp_team_for(batch * t, 16, embedding_fwd_body, &a);
+    rrfp_embedding_part_fwd(tokens, wte, wpe, y, batch, t, c, whole);
 }
 
 /* Rows that share a token meet in one weight row, so a team divides the columns. */
@@ -48,10 +70,13 @@ static void embedding_wgrad_body(void *context, size_t begin, size_t end)
     size_t c = a->c;
     for (size_t row = 0; row < a->batch * a->t; row++) {
         const float *dy = a->dy + row * c;
-        float *dtoken = a->dwte + (size_t)a->tokens[row] * c;
-        RRFP_VECTOR_LOOP
-        for (size_t j = begin; j < end; j++)
-            dtoken[j] += dy[j];
+        int32_t entry = row_of(a, a->tokens[row]);
+        if (entry >= 0) {
+            float *dtoken = a->dwte + (size_t)entry * c;
+            RRFP_VECTOR_LOOP
+            for (size_t j = begin; j < end; j++)
+                dtoken[j] += dy[j];
+        }
         if (a->dwpe == NULL)
             continue;
         float *dposition = a->dwpe + row % a->t * c;
@@ -61,12 +86,18 @@ static void embedding_wgrad_body(void *context, size_t begin, size_t end)
     }
 }
 
+void rrfp_embedding_part_wgrad(const int32_t *tokens, const float *dy, float *dwte, float *dwpe,
+                               size_t batch, size_t t, size_t c, rrfp_vocab_part part)
+{
+    embedding a = {.tokens = tokens, .dy = dy, .dwte = dwte, .dwpe = dwpe, .batch = batch,
+                   .t = t, .c = c, .part = part};
+    rrfp_team_for(c, 64, embedding_wgrad_body, &a);
+}
+
 void rrfp_embedding_wgrad(const int32_t *tokens, const float *dy, float *dwte, float *dwpe,
                           size_t batch, size_t t, size_t c)
 {
-    embedding a = {.tokens = tokens, .dy = dy, .dwte = dwte, .dwpe = dwpe, .batch = batch,
-                   .t = t, .c = c};
-    rrfp_team_for(c, 64, embedding_wgrad_body, &a);
+    rrfp_embedding_part_wgrad(tokens, dy, dwte, dwpe, batch, t, c, whole);
 }
 
 /* Frequencies handled at a time: their sines and cosines live on the stack. */

@@ -84,7 +84,8 @@ void rrfp_rope(float *x, size_t batch, size_t t, size_t heads, size_t d, size_t 
  * with block <= 128 rows of one head, is materialised, in
  * `scratch` of rrfp_attention_scratch_floats(t, d).
  * dropout > 0 drops attention probabilities with the counter-based generator:
- * element index ((b*H + h)*T + i)*T + j of `rng` (see rng.h).
+ * element index ((b*H + h)*T + i)*T + j of `rng` (see rng.h).  Heads that are
+ * [first_head, first_head + heads) of `all_heads` draw as those of the whole do.
  */
 struct rrfp_rng_key;
 typedef struct rrfp_attention_shape {
@@ -92,6 +93,7 @@ typedef struct rrfp_attention_shape {
     size_t q_stride, kv_stride, y_stride;
     float dropout;
     const struct rrfp_rng_key *rng; /* NULL when dropout is 0 */
+    size_t first_head, all_heads;   /* 0, 0: these heads are all */
 } rrfp_attention_shape;
 size_t rrfp_attention_scratch_floats(size_t t, size_t d);
 void rrfp_attention_fwd(const rrfp_attention_shape *shape, const float *q, const float *k,
@@ -107,6 +109,16 @@ void rrfp_embedding_fwd(const int32_t *tokens, const float *wte, const float *wp
 void rrfp_embedding_wgrad(const int32_t *tokens, const float *dy, float *dwte, float *dwpe,
                           size_t batch, size_t t, size_t c);
 
+/* Tokens [first, first + count) of a vocabulary: what one tensor-parallel rank holds. */
+typedef struct rrfp_vocab_part {
+    int32_t first, count;
+} rrfp_vocab_part;
+/* The same with wte (count, C); a token of another part has a row of zeros, and no gradient. */
+void rrfp_embedding_part_fwd(const int32_t *tokens, const float *wte, const float *wpe, float *y,
+                             size_t batch, size_t t, size_t c, rrfp_vocab_part part);
+void rrfp_embedding_part_wgrad(const int32_t *tokens, const float *dy, float *dwte, float *dwpe,
+                               size_t batch, size_t t, size_t c, rrfp_vocab_part part);
+
 /*
  * Softmax cross-entropy over logits(N,V), in place: logits become
  * (softmax - onehot) * scale where target >= 0, zero where target < 0 (ignored).
@@ -117,10 +129,29 @@ double rrfp_cross_entropy(float *logits, const int32_t *targets, size_t n, size_
 /* The same sum without changing logits (evaluation). */
 double rrfp_cross_entropy_loss(const float *logits, const int32_t *targets, size_t n,
                                size_t vocab);
+/*
+ * Softmax cross-entropy over logits(N, part.count), each member of a group with its own part of
+ * the vocabulary (Megatron-LM, Shoeybi et al. 2019):
+ *
+ *   max      row_max(N)              the members take the maximum of each row
+ *   exp      logits := exp(l - max)  the members add up `sums` of each row
+ *   finish   logits := d(logits) as above, and the loss, the same on every member
+ */
+typedef struct rrfp_cross_entropy_sums {
+    double exponentials, target; /* sum of exp(l - max); l_target - max, 0 in other parts */
+} rrfp_cross_entropy_sums;
+void rrfp_cross_entropy_part_max(const float *logits, size_t n, rrfp_vocab_part part,
+                                 float *row_max);
+void rrfp_cross_entropy_part_exp(float *logits, const int32_t *targets, size_t n,
+                                 rrfp_vocab_part part, const float *row_max,
+                                 rrfp_cross_entropy_sums *sums);
+double rrfp_cross_entropy_part_finish(float *logits, const int32_t *targets, size_t n,
+                                      rrfp_vocab_part part, const rrfp_cross_entropy_sums *sums,
+                                      float scale);
 
 /* Dropout with a counter-based mask: y = x * mask / (1-p); in place allowed; the
- * input gradient is the same call on dy.  Element index = position in the buffer. */
-void rrfp_dropout(const float *x, float *y, size_t count, float p,
+ * input gradient is the same call on dy.  Element index of x[i] = first + i. */
+void rrfp_dropout(const float *x, float *y, size_t count, float p, uint64_t first,
                   const struct rrfp_rng_key *rng);
 
 /* y += x */

@@ -61,7 +61,7 @@ void rrfp_site_dropout(const rrfp_layer_call *call, uint32_t site, const float *
     const size_t count = call->dims->n * call->dims->c;
     if (call->dropout > 0.0f) {
         const rrfp_rng_key key = rrfp_dropout_key(call, site);
-        rrfp_dropout(x, y, count, call->dropout, &key);
+        rrfp_dropout(x, y, count, call->dropout, 0, &key);
     } else if (x != y) {
         memcpy(y, x, count * sizeof(float));
     }

@@ -117,29 +117,29 @@ static void test_shapes(void **unused)
 {
     (void)unused;
     /* batch, t, heads, kv_heads, d, q_stride, kv_stride, y_stride */
-    attention_check((rrfp_attention_shape){1, 1, 1, 1, 1, 1, 1, 1, 0, NULL}, 1, 1.0);
-    attention_check((rrfp_attention_shape){3, 1, 2, 2, 5, 10, 10, 10, 0, NULL}, 1, 1.0);
-    attention_check((rrfp_attention_shape){3, 5, 3, 1, 7, 21, 7, 21, 0, NULL}, 1, 1.0);
-    attention_check((rrfp_attention_shape){2, 6, 4, 2, 3, 12, 6, 12, 0, NULL}, 1, 1.0);
-    attention_check((rrfp_attention_shape){2, 9, 2, 2, 8, 20, 19, 18, 0, NULL}, 1, 3.0);
+    attention_check((rrfp_attention_shape){1, 1, 1, 1, 1, 1, 1, 1, 0, NULL, 0, 0}, 1, 1.0);
+    attention_check((rrfp_attention_shape){3, 1, 2, 2, 5, 10, 10, 10, 0, NULL, 0, 0}, 1, 1.0);
+    attention_check((rrfp_attention_shape){3, 5, 3, 1, 7, 21, 7, 21, 0, NULL, 0, 0}, 1, 1.0);
+    attention_check((rrfp_attention_shape){2, 6, 4, 2, 3, 12, 6, 12, 0, NULL, 0, 0}, 1, 1.0);
+    attention_check((rrfp_attention_shape){2, 9, 2, 2, 8, 20, 19, 18, 0, NULL, 0, 0}, 1, 3.0);
 }
 
 /* Sequences that need several blocks, with ragged ends; large scores. */
 static void test_several_blocks(void **unused)
 {
     (void)unused;
-    attention_check((rrfp_attention_shape){1, 64, 1, 1, 4, 4, 4, 4, 0, NULL}, 7, 1.0);
-    attention_check((rrfp_attention_shape){1, 65, 1, 1, 4, 4, 4, 4, 0, NULL}, 7, 1.0);
-    attention_check((rrfp_attention_shape){1, 150, 2, 1, 4, 8, 4, 8, 0, NULL}, 29, 2.0);
-    attention_check((rrfp_attention_shape){1, 257, 1, 1, 2, 2, 2, 2, 0, NULL}, 23, 10.0);
+    attention_check((rrfp_attention_shape){1, 64, 1, 1, 4, 4, 4, 4, 0, NULL, 0, 0}, 7, 1.0);
+    attention_check((rrfp_attention_shape){1, 65, 1, 1, 4, 4, 4, 4, 0, NULL, 0, 0}, 7, 1.0);
+    attention_check((rrfp_attention_shape){1, 150, 2, 1, 4, 8, 4, 8, 0, NULL, 0, 0}, 29, 2.0);
+    attention_check((rrfp_attention_shape){1, 257, 1, 1, 2, 2, 2, 2, 0, NULL, 0, 0}, 23, 10.0);
 }
 
 static void test_dropout(void **unused)
 {
     (void)unused;
     rrfp_rng_key key = {.seed = 7, .stream = RRFP_RNG_DROPOUT, .a = 3, .b = 1, .step = 2};
-    attention_check((rrfp_attention_shape){2, 7, 3, 1, 5, 15, 5, 15, 0.3f, &key}, 1, 1.0);
-    attention_check((rrfp_attention_shape){1, 133, 1, 1, 3, 3, 3, 3, 0.5f, &key}, 19, 1.0);
+    attention_check((rrfp_attention_shape){2, 7, 3, 1, 5, 15, 5, 15, 0.3f, &key, 0, 0}, 1, 1.0);
+    attention_check((rrfp_attention_shape){1, 133, 1, 1, 3, 3, 3, 3, 0.5f, &key, 0, 0}, 19, 1.0);
 }
 
 /* GPT-2 keeps q, k and v side by side in one buffer and so their gradients. */
@@ -159,8 +159,8 @@ static void test_one_qkv_buffer(void **unused)
     float *y = test_buffer(ROWS * C, NAN), *y2 = test_buffer(ROWS * C, NAN);
     float *lse = test_buffer(B * H * T, NAN);
     float *scratch = test_buffer(rrfp_attention_scratch_floats(T, D), NAN);
-    rrfp_attention_shape together = {B, T, H, H, D, 3 * C, 3 * C, C, 0, NULL};
-    rrfp_attention_shape apart = {B, T, H, H, D, C, C, C, 0, NULL};
+    rrfp_attention_shape together = {B, T, H, H, D, 3 * C, 3 * C, C, 0, NULL, 0, 0};
+    rrfp_attention_shape apart = {B, T, H, H, D, C, C, C, 0, NULL, 0, 0};
     rrfp_attention_fwd(&together, qkv, qkv + C, qkv + 2 * C, y, lse, scratch);
     rrfp_attention_dgrad(&together, dy, qkv, qkv + C, qkv + 2 * C, y, lse, dqkv, dqkv + C,
                          dqkv + 2 * C, scratch);

@@ -81,7 +81,7 @@ static void run_rows(tape *tp)
     rrfp_rope(x.x, B, T, H, D, C, 10000.0f, false);
     rrfp_add(x.x, y.x, N * C);
     rrfp_rng_key key = {.seed = 5, .stream = RRFP_RNG_DROPOUT};
-    rrfp_dropout(dy.x, dy.x, N * C, 0.2f, &key);
+    rrfp_dropout(dy.x, dy.x, N * C, 0.2f, 0, &key);
     rrfp_adamw opt = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, 1.0f, 3};
     memset(y.x, 0, N * C * sizeof *y.x);
     rrfp_adamw_update(&opt, x.x, dy.x, beta.x, y.x, C);
@@ -98,7 +98,7 @@ static void run_rows(tape *tp)
 static void run_attention(tape *tp)
 {
     rrfp_rng_key key = {.seed = 9, .stream = RRFP_RNG_DROPOUT};
-    rrfp_attention_shape shape = {B, T, H, G, D, C, G * D, C, 0.1f, &key};
+    rrfp_attention_shape shape = {B, T, H, G, D, C, G * D, C, 0.1f, &key, 0, 0};
     shifted q = fresh(tp, N * C, 1.0), k = fresh(tp, N * G * D, 1.0), v = fresh(tp, N * G * D, 1.0);
     shifted y = fresh(tp, N * C, 1.0), dq = fresh(tp, N * C, 1.0), dk = fresh(tp, N * G * D, 1.0);
     shifted dv = fresh(tp, N * G * D, 1.0), lse = fresh(tp, B * H * T, 1.0);

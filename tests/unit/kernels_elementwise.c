@@ -18,14 +18,14 @@ static void test_dropout(void **unused)
         for (size_t r = 0; r < sizeof rates / sizeof *rates; r++) {
             float p = rates[r];
             float *x = test_random(count, &state, 1.0), *y = test_buffer(count, NAN);
-            rrfp_dropout(x, y, count, p, &key);
+            rrfp_dropout(x, y, count, p, 0, &key);
             for (size_t i = 0; i < count; i++) {
                 /* The per-element definition of rng.h decides. */
                 double want = rrfp_rng_uniform(&key, i) >= p ? (double)x[i] / (1.0 - (double)p)
                                                              : 0.0;
                 assert_true(fabs((double)y[i] - want) <= 3e-7 * fabs(want));
             }
-            rrfp_dropout(x, x, count, p, &key);
+            rrfp_dropout(x, x, count, p, 0, &key);
             assert_memory_equal(x, y, count * sizeof *x);
             free(x);
             free(y);
@@ -42,8 +42,8 @@ static void test_dropout_zero_and_key(void **unused)
     other.step = 1;
     float *x = test_buffer(COUNT, INFINITY), *y = test_buffer(COUNT, NAN);
     float *z = test_buffer(COUNT, NAN);
-    rrfp_dropout(x, y, COUNT, 0.5f, &key);
-    rrfp_dropout(x, z, COUNT, 0.5f, &other);
+    rrfp_dropout(x, y, COUNT, 0.5f, 0, &key);
+    rrfp_dropout(x, z, COUNT, 0.5f, 0, &other);
     size_t dropped = 0, differ = 0;
     for (size_t i = 0; i < COUNT; i++) {
         assert_true(y[i] == 0.0f || isinf(y[i]));

@@ -53,6 +53,34 @@ static void test_embedding(void **unused)
     }
 }
 
+/* Parts of the vocabulary, positions with the first: forwards add up, gradients lie side by side. */
+static void test_embedding_parts(void **unused)
+{
+    (void)unused;
+    enum { B = 2, T = 5, C = 6, V = 11, PARTS = 3 };
+    uint64_t state = TEST_SEED;
+    float *wte = test_random(V * C, &state, 1.0), *wpe = test_random(T * C, &state, 1.0);
+    float *dy = test_random(B * T * C, &state, 1.0);
+    float *y = test_buffer(B * T * C, NAN), *dwte = test_buffer(V * C, 0.0f);
+    float *sum = test_buffer(B * T * C, 0.0f), *one = test_buffer(B * T * C, NAN);
+    float *parts = test_buffer(V * C, 0.0f);
+    int32_t tokens[B * T] = {0, 3, 10, 3, 7, 2, 6, 4, 0, 10};
+    rrfp_embedding_fwd(tokens, wte, wpe, y, B, T, C);
+    rrfp_embedding_wgrad(tokens, dy, dwte, NULL, B, T, C);
+    for (int p = 0; p < PARTS; p++) {
+        int32_t first = V * p / PARTS;
+        rrfp_vocab_part part = {first, V * (p + 1) / PARTS - first};
+        rrfp_embedding_part_fwd(tokens, wte + first * C, p == 0 ? wpe : NULL, one, B, T, C, part);
+        rrfp_add(sum, one, B * T * C);
+        rrfp_embedding_part_wgrad(tokens, dy, parts + first * C, NULL, B, T, C, part);
+    }
+    assert_memory_equal(sum, y, B * T * C * sizeof *y);
+    assert_memory_equal(parts, dwte, V * C * sizeof *dwte);
+    float *buffers[] = {wte, wpe, dy, y, dwte, sum, one, parts};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        free(buffers[i]);
+}
+
 /* The rotation of Su et al. in the half-split layout, straight from its definition. */
 static void rope_reference(double *x, size_t batch, size_t t, size_t heads, size_t d,
                            size_t stride, double theta)
@@ -129,6 +157,7 @@ int main(void)
     print_message("seed %d\n", TEST_SEED);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_embedding_parts),
         cmocka_unit_test(test_rope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

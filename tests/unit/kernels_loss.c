@@ -93,6 +93,69 @@ static void test_all_ignored(void **unused)
         assert_true(logits[i] == 0.0f);
 }
 
+/* Columns cut into parts, exchanged as a tensor-parallel group would: the whole's loss and gradient. */
+static void parts_check(size_t n, size_t vocab, size_t parts, float scale)
+{
+    uint64_t state = TEST_SEED + n + parts;
+    float *whole = test_random(n * vocab, &state, 9.0);
+    float *part = test_buffer(n * vocab, 0.0f), *max = test_buffer(n, -INFINITY);
+    float *row_max = test_buffer(n, NAN);
+    int32_t *targets = malloc(n * sizeof *targets);
+    rrfp_cross_entropy_sums *sums = malloc(n * sizeof *sums);
+    rrfp_cross_entropy_sums *total = calloc(n, sizeof *total);
+    assert_true(targets != NULL && sums != NULL && total != NULL);
+    for (size_t r = 0; r < n; r++)
+        targets[r] = r % 5 == 3 ? -1 : (int32_t)((r * 13) % vocab);
+    for (size_t p = 0; p < parts; p++) {
+        size_t first = vocab * p / parts, width = vocab * (p + 1) / parts - first;
+        for (size_t r = 0; r < n; r++)
+            memcpy(part + n * first + r * width, whole + r * vocab + first, width * sizeof *part);
+        rrfp_cross_entropy_part_max(part + n * first, n,
+                                    (rrfp_vocab_part){(int32_t)first, (int32_t)width}, row_max);
+        for (size_t r = 0; r < n; r++)
+            max[r] = row_max[r] > max[r] ? row_max[r] : max[r];
+    }
+    for (size_t p = 0; p < parts; p++) {
+        size_t first = vocab * p / parts, width = vocab * (p + 1) / parts - first;
+        rrfp_cross_entropy_part_exp(part + n * first, targets, n,
+                                    (rrfp_vocab_part){(int32_t)first, (int32_t)width}, max, sums);
+        for (size_t r = 0; r < n; r++) {
+            total[r].exponentials += sums[r].exponentials;
+            total[r].target += sums[r].target;
+        }
+    }
+    double loss = rrfp_cross_entropy(whole, targets, n, vocab, scale);
+    for (size_t p = 0; p < parts; p++) {
+        size_t first = vocab * p / parts, width = vocab * (p + 1) / parts - first;
+        double same = rrfp_cross_entropy_part_finish(
+            part + n * first, targets, n, (rrfp_vocab_part){(int32_t)first, (int32_t)width},
+            total, scale);
+        assert_true(fabs(same - loss) <= 1e-6 * (fabs(loss) + 1.0));
+        for (size_t r = 0; r < n; r++) {
+            for (size_t j = 0; j < width; j++) {
+                double want = (double)whole[r * vocab + first + j];
+                assert_true(fabs((double)part[n * first + r * width + j] - want) <=
+                            1e-6 * fabs(want) + 1e-7 * (double)scale);
+            }
+        }
+    }
+    float *buffers[] = {whole, part, max, row_max};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        free(buffers[i]);
+    free(targets);
+    free(sums);
+    free(total);
+}
+
+static void test_parts(void **unused)
+{
+    (void)unused;
+    parts_check(1, 2, 2, 1.0f); /* one token each */
+    parts_check(7, 11, 3, 0.25f);
+    parts_check(9, 2503, 2, 0.125f);
+    parts_check(4, 11, 1, 0.5f);
+}
+
 int main(void)
 {
     rrfp_kernels_thread_init(1);
@@ -101,6 +164,7 @@ int main(void)
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_known_values),
         cmocka_unit_test(test_all_ignored),
+        cmocka_unit_test(test_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
