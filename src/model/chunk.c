@@ -45,14 +45,14 @@ static void plan_activation(const rrfp_model_config *config, const rrfp_model_di
         if (inputs > 0 && !range->has_embedding) {
             inputs--;
         }
-        rrfp_carve(&at->input_floats, rrfp_sat_mul(dims->n, dims->c));
+        rrfp_carve(&at->input_floats, rrfp_sat_mul(dims->r, dims->c));
         at->first_input = rrfp_carve(&end, rrfp_sat_mul(inputs, at->input_floats));
     } else {
         at->first_stats = rrfp_carve(&end, rrfp_sat_mul(range->layer_count, at->stats_floats));
     }
     if (range->has_head) {
-        at->head_mean = rrfp_carve(&end, dims->n);
-        at->head_rstd = rrfp_carve(&end, dims->n);
+        at->head_mean = rrfp_carve(&end, dims->r);
+        at->head_rstd = rrfp_carve(&end, dims->r);
     }
     at->activation_floats = end;
 }
@@ -64,6 +64,11 @@ static void plan_scratch(const rrfp_model_config *config, const rrfp_model_dims 
     const uint64_t layer = range->layer_count > 0 ? ops->scratch_floats(dims) : 0;
     const uint64_t again = config->recompute && range->layer_count > 0 ? UINT64_MAX : 0;
     const uint64_t stream = rrfp_sat_mul(dims->n, dims->c);
+    /* A group's exchanges, before or after the layers. */
+    const bool shares = config->tensor_size > 1;
+    const uint64_t embedding = config->sequence_parallel && range->has_embedding ? stream : 0;
+    const uint64_t dnorm = rrfp_sat_mul(config->sequence_parallel ? 2 : 1, stream);
+    const uint64_t loss = shares && range->has_head ? rrfp_vocab_loss_floats(config, dims) : 0;
     uint64_t forward = 0;
     uint64_t backward = 0;
     rrfp_carve(&forward, at->block_floats & again);
@@ -71,8 +76,8 @@ static void plan_scratch(const rrfp_model_config *config, const rrfp_model_dims 
     at->forward_scratch = rrfp_carve(&forward, layer);
     at->stream = rrfp_carve(&backward, stream);
     at->backward_stats = rrfp_carve(&backward, at->stats_floats & again);
-    at->backward_scratch = rrfp_carve(&backward, max_of(layer, range->has_head ? stream : 0));
-    at->scratch_floats = max_of(forward, backward);
+    at->backward_scratch = rrfp_carve(&backward, max_of(layer, range->has_head ? dnorm : 0));
+    at->scratch_floats = max_of(max_of(forward, backward), max_of(embedding, loss));
 }
 
 void rrfp_chunk_plan(const rrfp_model_config *config, const rrfp_chunk_range *range,
@@ -118,7 +123,8 @@ static rrfp_status find_shared(rrfp_chunk *chunk, const rrfp_chunk *given,
         return RRFP_OK;
     }
     if (!given->range.has_embedding || given->config.vocab != chunk->config.vocab ||
-        given->config.hidden != chunk->config.hidden) {
+        given->config.hidden != chunk->config.hidden ||
+        given->dims.first_v != chunk->dims.first_v || given->dims.v != chunk->dims.v) {
         return rrfp_error_set(error, RRFP_ERR_INVALID,
                               "the chunk whose embedding a tied head shall share has no embedding "
                               "of %u x %u; give the chunk with the embedding, or none",
@@ -273,6 +279,11 @@ rrfp_status rrfp_chunk_create_elsewhere(const rrfp_model_config *config,
     return create(config, range, share_embedding, true, chunk_out, error);
 }
 
+void rrfp_chunk_set_tensor_group(rrfp_chunk *chunk, rrfp_collective *group)
+{
+    chunk->tensor = group;
+}
+
 void rrfp_chunk_forget_values(rrfp_chunk *chunk)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -307,7 +318,7 @@ void rrfp_chunk_get_sizes(const rrfp_chunk *chunk, rrfp_chunk_sizes *sizes)
     sizes->activation_bytes = chunk->layout.activation_floats * sizeof(float);
     sizes->retained_bytes = chunk->layout.retained_floats * sizeof(float);
     sizes->scratch_bytes = chunk->layout.scratch_floats * sizeof(float);
-    sizes->message_floats = chunk->dims.n * chunk->dims.c;
+    sizes->message_floats = chunk->dims.r * chunk->dims.c;
     sizes->forward_retains = !chunk->config.recompute || chunk->range.has_head;
 }
 

@@ -8,18 +8,35 @@ enum { MAX_LAYERS = 100000, MAX_WIDTH = 1 << 24 };
 
 rrfp_model_dims rrfp_model_dims_of(const rrfp_model_config *config)
 {
+    const uint64_t size = config->tensor_size > 0 ? config->tensor_size : 1;
+    const uint64_t rank = config->tensor_rank;
     rrfp_model_dims dims = {
         .b = config->micro_batch,
         .t = config->seq_length,
         .n = (uint64_t)config->micro_batch * config->seq_length,
         .c = config->hidden,
-        .h = config->heads,
-        .g = config->kv_heads,
+        .h = config->heads / size,
+        .g = config->kv_heads / size,
         .d = config->hidden / config->heads,
-        .f = config->ffn_hidden,
-        .v = config->vocab,
+        .f = config->ffn_hidden / size,
+        .all_heads = config->heads,
+        .first_head = config->heads / size * rank,
+        .first_v = config->vocab * rank / size,
     };
+    dims.k = dims.h * dims.d;
+    dims.v = config->vocab * (rank + 1) / size - dims.first_v; /* any vocabulary: parts may differ */
+    dims.r = config->sequence_parallel ? dims.n / size : dims.n;
+    dims.first_row = config->sequence_parallel ? dims.r * rank : 0;
     return dims;
+}
+
+rrfp_model_config rrfp_model_config_whole(const rrfp_model_config *config)
+{
+    rrfp_model_config whole = *config;
+    whole.tensor_size = 1;
+    whole.tensor_rank = 0;
+    whole.sequence_parallel = false;
+    return whole;
 }
 
 static rrfp_status check_range(const char *name, uint32_t value, uint32_t max, rrfp_error *error)
@@ -116,6 +133,45 @@ static rrfp_status check_numbers(rrfp_model_config *config, rrfp_error *error)
     return RRFP_OK;
 }
 
+/* What ranks share must come apart evenly, but for the vocabulary. */
+static rrfp_status check_tensor_parallel(rrfp_model_config *config, rrfp_error *error)
+{
+    if (config->tensor_size == 0) {
+        config->tensor_size = 1;
+    }
+    const uint32_t size = config->tensor_size;
+    const struct {
+        const char *what;
+        uint32_t value;
+    } rows[] = {
+        {"heads", config->heads},
+        {"key/value heads", config->kv_heads},
+        {"hidden units of the MLP", config->ffn_hidden},
+        {"positions of a sequence (--sequence-parallel)",
+         config->sequence_parallel ? config->seq_length : size},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].value % size != 0) {
+            return rrfp_error_set(error, RRFP_ERR_INVALID,
+                                  "%u %s cannot be divided among %u tensor-parallel ranks; take a "
+                                  "--tensor-model-parallel-size that divides them",
+                                  rows[i].value, rows[i].what, size);
+        }
+    }
+    if (config->vocab < size) {
+        return rrfp_error_set(error, RRFP_ERR_INVALID,
+                              "a vocabulary of %u leaves some of %u tensor-parallel ranks without "
+                              "a token; lower --tensor-model-parallel-size",
+                              config->vocab, size);
+    }
+    if (config->tensor_rank >= size) {
+        return rrfp_error_set(error, RRFP_ERR_INVALID,
+                              "there is no tensor-parallel rank %u among %u", config->tensor_rank,
+                              size);
+    }
+    return RRFP_OK;
+}
+
 /* The whole model in one chunk must be addressable; then every part of it is. */
 static rrfp_status check_memory(const rrfp_model_config *config, rrfp_error *error)
 {
@@ -173,6 +229,9 @@ rrfp_status rrfp_model_config_finish(rrfp_model_config *config, rrfp_error *erro
     }
     status = check_numbers(&full, error);
     if (status == RRFP_OK) {
+        status = check_tensor_parallel(&full, error);
+    }
+    if (status == RRFP_OK) {
         status = check_memory(&full, error);
     }
     if (status == RRFP_OK) {
@@ -192,15 +251,15 @@ uint64_t rrfp_model_param_count(const rrfp_model_config *config)
     rrfp_param param;
     for (uint32_t i = 0; i < before; i++) {
         rrfp_param_describe(config, i, &param);
-        ends = rrfp_sat_add(ends, param.count);
+        ends = rrfp_sat_add(ends, param.whole_count);
     }
     for (uint32_t i = before; i < before + per_layer; i++) {
         rrfp_param_describe(config, i, &param);
-        layer = rrfp_sat_add(layer, param.count);
+        layer = rrfp_sat_add(layer, param.whole_count);
     }
     for (uint32_t i = after; i < total; i++) {
         rrfp_param_describe(config, i, &param);
-        ends = rrfp_sat_add(ends, param.count);
+        ends = rrfp_sat_add(ends, param.whole_count);
     }
     return rrfp_sat_add(ends, rrfp_sat_mul(layer, config->num_layers));
 }
@@ -217,7 +276,8 @@ uint64_t rrfp_model_param_count(const rrfp_model_config *config)
  */
 double rrfp_model_flops_per_token(const rrfp_model_config *config)
 {
-    const rrfp_model_dims dims = rrfp_model_dims_of(config);
+    const rrfp_model_config whole = rrfp_model_config_whole(config);
+    const rrfp_model_dims dims = rrfp_model_dims_of(&whole);
     const double c = (double)dims.c;
     const double kv = (double)(dims.g * dims.d);
     const double mlp_matrices = config->arch == RRFP_ARCH_LLAMA ? 3.0 : 2.0;

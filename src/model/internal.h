@@ -8,6 +8,7 @@
 #ifndef RRFP_MODEL_INTERNAL_H
 #define RRFP_MODEL_INTERNAL_H
 
+#include "collective/collective.h"
 #include "kernels/kernels.h"
 #include "kernels/rng.h"
 #include "model/model.h"
@@ -33,13 +34,17 @@ static inline uint64_t rrfp_carve(uint64_t *cursor, uint64_t floats)
     return at;
 }
 
-/* The shape letters of kernels.h. */
+/* The shape letters of kernels.h, as one tensor-parallel rank sees them. */
 typedef struct rrfp_model_dims {
     uint64_t b, t, n; /* sequences, positions, rows n = b*t */
     uint64_t c;       /* width */
     uint64_t h, g, d; /* query heads, key/value heads, head size */
+    uint64_t k;       /* width of this rank's query heads, h*d */
     uint64_t f;       /* width inside the MLP */
     uint64_t v;       /* vocabulary */
+    uint64_t all_heads, first_head;
+    uint64_t first_v;
+    uint64_t r, first_row; /* rows of the residual stream: all n, or a part (sequence parallel) */
 } rrfp_model_dims;
 
 /* Of a finished config. */
@@ -71,13 +76,44 @@ typedef struct rrfp_layer_call {
     const rrfp_model_dims *dims;
     rrfp_param *params; /* this layer's, in canonical order */
     const rrfp_microbatch *microbatch;
-    uint32_t layer; /* of the whole model */
-    float dropout;  /* 0 outside training */
+    rrfp_collective *tensor; /* NULL: this rank has the whole layer */
+    uint32_t layer;          /* of the whole model */
+    float dropout;           /* 0 outside training */
 } rrfp_layer_call;
 
 rrfp_rng_key rrfp_dropout_key(const rrfp_layer_call *call, uint32_t site);
-/* y = dropout(x) of a site; a plain copy without dropout.  y may be x. */
+/* y = dropout(x) of a site, on this rank's rows of the stream; a plain copy without dropout.  y
+ * may be x. */
 void rrfp_site_dropout(const rrfp_layer_call *call, uint32_t site, const float *x, float *y);
+
+/*
+ * ---- where tensor-parallel ranks meet (tensor_parallel.c) ----
+ *
+ * The residual stream has r rows here: all n, the same on every rank, or with sequence parallelism
+ * the r = n/T from first_row.  What goes into a product cut by columns needs all n of them; what
+ * comes out of a product cut by rows is one rank's share of a sum.
+ *
+ *      stream (r) ──gather──► n rows ──► column ──► row-parallel ──reduce──► stream (r)
+ *
+ * Backward goes the same way with the gradients.  Without a group both do nothing.
+ */
+
+/* Rows first_row .. first_row + r of `rows` are there; the others come. */
+void rrfp_stream_gather(const rrfp_layer_call *call, float *rows);
+/* Where a product whose sum shall end in `stream` goes: there, or into `partial` (N,C) if the sum
+ * has fewer rows than the product. */
+float *rrfp_stream_partial(const rrfp_layer_call *call, float *stream, float *partial);
+/* The sum over ranks of what lies at rrfp_stream_partial(), to `stream`. */
+void rrfp_stream_reduce(const rrfp_layer_call *call, float *stream, float *partial);
+/* Gradients of norms, made from a part of the rows, are summed; equal on all ranks before, they
+ * stay. */
+void rrfp_norm_reduce(const rrfp_layer_call *call, float *gradients, size_t count);
+/* A row-parallel product adds its bias once. */
+const float *rrfp_bias_once(const rrfp_layer_call *call, const rrfp_param *bias);
+/* The loss of the rank's columns of the logits, which become their gradient; see
+ * rrfp_cross_entropy().  `scratch`: rrfp_vocab_loss_floats(). */
+uint64_t rrfp_vocab_loss_floats(const rrfp_model_config *config, const rrfp_model_dims *dims);
+double rrfp_vocab_loss(const rrfp_layer_call *call, float *logits, float *scratch);
 
 /*
  * A layer works in three places:
@@ -135,13 +171,15 @@ typedef struct rrfp_chunk_layout {
     uint64_t input_floats;
     uint64_t head_mean, head_rstd;
     uint64_t activation_floats;
-    uint64_t forward_stats, forward_scratch; /* scratch; the block lies at 0 */
+    uint64_t forward_stats, forward_scratch; /* scratch; the block lies at 0, and of a group of
+                                                ranks, the embedding's share or the head's loss */
     uint64_t stream, backward_stats, backward_scratch;
     uint64_t scratch_floats;
 } rrfp_chunk_layout;
 
 struct rrfp_chunk {
     rrfp_model_config config;
+    rrfp_collective *tensor; /* borrowed */
     rrfp_model_dims dims;
     rrfp_chunk_range range;
     const rrfp_layer_ops *ops;

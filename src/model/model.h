@@ -19,6 +19,10 @@
  * has two gradient buffers (embedding side, head side), wherever its ends
  * live; they are added once per step by the trainer.
  *
+ * Tensor parallelism: tensor_size ranks each hold a chunk with the same range.  Projections into
+ * attention and MLP are cut by columns, those out of them by rows, the embedding and the head by
+ * vocabulary; norms and the biases of the residual stream are on all of them, with equal gradients.
+ *
  * Thread-safety: calls on different chunks may run at the same time; calls on
  * one chunk may not.  No call allocates after create.
  */
@@ -30,6 +34,8 @@
 #include <stdint.h>
 
 #include "rrfp/status.h"
+
+struct rrfp_collective;
 
 typedef enum rrfp_arch { RRFP_ARCH_GPT2 = 0, RRFP_ARCH_LLAMA = 1 } rrfp_arch;
 
@@ -50,11 +56,18 @@ typedef struct rrfp_model_config {
     bool tied;     /* head shares the embedding matrix */
     bool recompute; /* keep only a layer's input; run its forward again in backward */
     uint64_t seed;
+    /* This rank's part of every layer (tensor parallelism; Shoeybi et al. 2019). */
+    uint32_t tensor_size; /* ranks that share a layer; 0 = 1 */
+    uint32_t tensor_rank;
+    bool sequence_parallel; /* norms, dropout and messages of T/tensor_size positions (Korthikanti
+                               et al. 2022) */
 } rrfp_model_config;
 
 /* Fills defaults where 0 (ffn_hidden, kv_heads, max_positions = seq_length, norm_eps 1e-5,
  * rope_theta 10000) and checks; one clear line on error, and the config untouched. */
 rrfp_status rrfp_model_config_finish(rrfp_model_config *config, rrfp_error *error);
+/* The same model on one rank: of a chunk of it, every parameter is there in full. */
+rrfp_model_config rrfp_model_config_whole(const rrfp_model_config *config);
 
 /* Parameters of the whole model (tied matrix once), and training FLOPs per token (forward +
  * backward, causal attention halved, head included: Megatron's count). */
@@ -82,8 +95,13 @@ rrfp_status rrfp_model_partition_explicit(const rrfp_model_config *config, uint3
 typedef struct rrfp_param {
     char name[96];         /* Hugging Face name */
     uint32_t ndim;         /* 1 or 2 */
-    uint64_t dims[2];
-    uint64_t count;        /* floats */
+    uint64_t dims[2];      /* of this rank's shard, where tensor-parallel ranks share it */
+    uint64_t count;        /* floats, of the shard likewise */
+    uint64_t whole_dims[2], whole_count; /* of the tensor that a checkpoint has */
+    bool sharded;                        /* false: every tensor-parallel rank has all of it */
+    uint32_t shard_dim;    /* the dimension that is cut */
+    uint32_t shard_parts;  /* matrices side by side in that dimension, each of which is cut */
+    uint64_t shard_first;  /* where in each of them the shard begins */
     uint32_t global_index; /* canonical order over the whole model (fixed, partition-free) */
     bool decay;            /* weight decay applies (matrices, not norms and biases) */
     bool tied_copy;        /* head-side view of a tied embedding: same name and global_index,
@@ -98,7 +116,8 @@ typedef struct rrfp_chunk_sizes {
     uint64_t activation_bytes; /* per microbatch */
     uint64_t retained_bytes;   /* per microbatch */
     uint64_t scratch_bytes;    /* per thread, shared by all calls */
-    uint64_t message_floats;   /* B*T*C: input and output activations, and their gradients */
+    uint64_t message_floats;   /* B*T*C, or a tensor rank's part of it when sequences are parallel:
+                                input and output activations, and their gradients */
     bool forward_retains;      /* false (recompute without the head): forward leaves `retained`
                                   alone, which may be NULL there and come with backward */
 } rrfp_chunk_sizes;
@@ -124,6 +143,10 @@ rrfp_status rrfp_chunk_create_elsewhere(const rrfp_model_config *config,
                                         const rrfp_chunk *share_embedding,
                                         rrfp_chunk **chunk_out, rrfp_error *error);
 void rrfp_chunk_forget_values(rrfp_chunk *chunk);
+/* What the tensor-parallel ranks of this chunk meet in; borrowed.  Needed before a chunk with
+ * tensor_size > 1 runs.  Every forward, backward and inference call enters the same collectives in
+ * the same order on all of them; after a failed one the results are void, and the group says why. */
+void rrfp_chunk_set_tensor_group(rrfp_chunk *chunk, struct rrfp_collective *group);
 void rrfp_chunk_destroy(rrfp_chunk *chunk); /* NULL is fine */
 
 const rrfp_chunk_range *rrfp_chunk_get_range(const rrfp_chunk *chunk);
@@ -131,6 +154,10 @@ void rrfp_chunk_get_sizes(const rrfp_chunk *chunk, rrfp_chunk_sizes *sizes);
 size_t rrfp_chunk_param_count(const rrfp_chunk *chunk);
 rrfp_param *rrfp_chunk_param(rrfp_chunk *chunk, size_t index); /* borrowed */
 void rrfp_chunk_zero_grads(rrfp_chunk *chunk);
+/* Copies a rank's shard (param->count floats: values, gradients or moments) to its places in the
+ * whole tensor (whole_count floats), or back.  A tensor that is not cut is copied. */
+void rrfp_param_gather(const rrfp_param *param, const float *shard, float *whole);
+void rrfp_param_scatter(const rrfp_param *param, const float *whole, float *shard);
 
 /* What a call must know of its microbatch.  Everything borrowed. */
 typedef struct rrfp_microbatch {

@@ -29,6 +29,7 @@ static rrfp_layer_call layer_call(const pass *run, uint32_t index)
         .config = &chunk->config,
         .dims = &chunk->dims,
         .params = chunk->params + chunk->first_layer_param + (size_t)index * per_layer,
+        .tensor = chunk->tensor,
         .microbatch = run->microbatch,
         .layer = chunk->range.first_layer + index,
         .dropout = run->training ? chunk->config.dropout : 0.0f,
@@ -41,6 +42,12 @@ static rrfp_layer_call embedding_call(const pass *run)
     rrfp_layer_call call = layer_call(run, 0);
     call.layer = RRFP_EMBEDDING_LAYER;
     return call;
+}
+
+/* Of the head: its params are found by head_param. */
+static rrfp_layer_call head_call(const pass *run)
+{
+    return layer_call(run, run->chunk->range.layer_count);
 }
 
 rrfp_rng_key rrfp_dropout_key(const rrfp_layer_call *call, uint32_t site)
@@ -58,10 +65,11 @@ rrfp_rng_key rrfp_dropout_key(const rrfp_layer_call *call, uint32_t site)
 
 void rrfp_site_dropout(const rrfp_layer_call *call, uint32_t site, const float *x, float *y)
 {
-    const size_t count = call->dims->n * call->dims->c;
+    const rrfp_model_dims *dims = call->dims;
+    const size_t count = dims->r * dims->c;
     if (call->dropout > 0.0f) {
         const rrfp_rng_key key = rrfp_dropout_key(call, site);
-        rrfp_dropout(x, y, count, call->dropout, 0, &key);
+        rrfp_dropout(x, y, count, call->dropout, dims->first_row * dims->c, &key);
     } else if (x != y) {
         memcpy(y, x, count * sizeof(float));
     }
@@ -102,15 +110,23 @@ static float *stats_of(const pass *run, uint32_t index)
 
 /* ---- forward ---- */
 
+static rrfp_vocab_part vocab_part(const rrfp_model_dims *dims)
+{
+    return (rrfp_vocab_part){(int32_t)dims->first_v, (int32_t)dims->v};
+}
+
 static void embed(const pass *run)
 {
     const rrfp_chunk *chunk = run->chunk;
     const rrfp_model_dims *dims = &chunk->dims;
     const rrfp_layer_call call = embedding_call(run);
-    const float *wpe = chunk->config.arch == RRFP_ARCH_GPT2 ? chunk->params[1].value : NULL;
+    const float *wpe =
+        chunk->config.arch == RRFP_ARCH_GPT2 ? rrfp_bias_once(&call, &chunk->params[1]) : NULL;
     float *x = state_place(run, 0);
-    rrfp_embedding_fwd(run->microbatch->tokens, chunk->params[0].value, wpe, x, dims->b, dims->t,
-                       dims->c);
+    rrfp_embedding_part_fwd(run->microbatch->tokens, chunk->params[0].value, wpe,
+                            rrfp_stream_partial(&call, x, run->scratch), dims->b, dims->t,
+                            dims->c, vocab_part(dims));
+    rrfp_stream_reduce(&call, x, run->scratch);
     rrfp_site_dropout(&call, RRFP_SITE_EMBEDDING, x, x);
 }
 
@@ -122,7 +138,7 @@ static void forward_to_head(const pass *run)
     if (chunk->range.has_embedding) {
         embed(run);
     } else if (layers == 0 && !chunk->range.has_head) {
-        memcpy(run->output, run->input, chunk->dims.n * chunk->dims.c * sizeof(float));
+        memcpy(run->output, run->input, chunk->dims.r * chunk->dims.c * sizeof(float));
     }
     for (uint32_t i = 0; i < layers; i++) {
         const rrfp_layer_call call = layer_call(run, i);
@@ -147,14 +163,17 @@ static void head_logits(const pass *run, float *logits)
     const rrfp_model_dims *dims = &chunk->dims;
     const rrfp_param *p = chunk->params + chunk->head_param;
     const float *x = state(run, chunk->range.layer_count);
+    const rrfp_layer_call call = head_call(run);
     float *norm = run->retained + at->head_norm;
+    float *mine = norm + dims->first_row * dims->c;
     float *rstd = run->activation + at->head_rstd;
     if (chunk->config.arch == RRFP_ARCH_GPT2) {
-        rrfp_layernorm_fwd(x, p[0].value, p[1].value, chunk->config.norm_eps, norm,
-                           run->activation + at->head_mean, rstd, dims->n, dims->c);
+        rrfp_layernorm_fwd(x, p[0].value, p[1].value, chunk->config.norm_eps, mine,
+                           run->activation + at->head_mean, rstd, dims->r, dims->c);
     } else {
-        rrfp_rmsnorm_fwd(x, p[0].value, chunk->config.norm_eps, norm, rstd, dims->n, dims->c);
+        rrfp_rmsnorm_fwd(x, p[0].value, chunk->config.norm_eps, mine, rstd, dims->r, dims->c);
     }
+    rrfp_stream_gather(&call, norm);
     rrfp_linear_fwd(norm, head_matrix(chunk)->value, NULL, logits, dims->n, dims->c, dims->v,
                     true);
 }
@@ -171,7 +190,10 @@ void rrfp_chunk_forward(rrfp_chunk *chunk, const rrfp_microbatch *microbatch,
     }
     float *logits = run.retained + chunk->layout.head_logits;
     head_logits(&run, logits);
-    if (run.training) {
+    if (chunk->config.tensor_size > 1) {
+        const rrfp_layer_call call = head_call(&run);
+        *loss_sum = rrfp_vocab_loss(&call, logits, run.scratch);
+    } else if (run.training) {
         *loss_sum = rrfp_cross_entropy(logits, microbatch->targets, chunk->dims.n, chunk->dims.v,
                                        microbatch->loss_scale);
     } else {
@@ -204,20 +226,25 @@ static void head_backward(const pass *run, float *grad)
     const float *x = state(run, chunk->range.layer_count);
     const float *mean = run->activation + at->head_mean;
     const float *rstd = run->activation + at->head_rstd;
+    const rrfp_layer_call call = head_call(run);
     float *dnorm = run->scratch + at->backward_scratch;
+    float *partial = rrfp_stream_partial(&call, dnorm, dnorm + dims->n * dims->c);
     float *dgamma = run->retained + at->head_dgamma;
     float *dbeta = run->retained + at->head_dbeta;
     memset(dgamma, 0, dims->c * sizeof(float));
     memset(dbeta, 0, dims->c * sizeof(float));
-    rrfp_linear_dgrad(run->retained + at->head_logits, head_matrix(chunk)->value, dnorm, dims->n,
+    rrfp_linear_dgrad(run->retained + at->head_logits, head_matrix(chunk)->value, partial, dims->n,
                       dims->c, dims->v, true, false);
+    rrfp_stream_reduce(&call, dnorm, partial);
     if (chunk->config.arch == RRFP_ARCH_GPT2) {
-        rrfp_layernorm_wgrad(dnorm, x, mean, rstd, dgamma, dbeta, dims->n, dims->c);
-        rrfp_layernorm_dgrad(dnorm, x, p[0].value, mean, rstd, grad, dims->n, dims->c, false);
+        rrfp_layernorm_wgrad(dnorm, x, mean, rstd, dgamma, dbeta, dims->r, dims->c);
+        rrfp_layernorm_dgrad(dnorm, x, p[0].value, mean, rstd, grad, dims->r, dims->c, false);
+        rrfp_norm_reduce(&call, dbeta, dims->c);
     } else {
-        rrfp_rmsnorm_wgrad(dnorm, x, rstd, dgamma, dims->n, dims->c);
-        rrfp_rmsnorm_dgrad(dnorm, x, p[0].value, rstd, grad, dims->n, dims->c, false);
+        rrfp_rmsnorm_wgrad(dnorm, x, rstd, dgamma, dims->r, dims->c);
+        rrfp_rmsnorm_dgrad(dnorm, x, p[0].value, rstd, grad, dims->r, dims->c, false);
     }
+    rrfp_norm_reduce(&call, dgamma, dims->c);
 }
 
 static void layer_backward(const pass *run, uint32_t index, float *grad)
@@ -249,15 +276,17 @@ void rrfp_chunk_backward(rrfp_chunk *chunk, const rrfp_microbatch *microbatch,
     if (chunk->range.has_head) {
         head_backward(&run, grad);
     } else if (grad != grad_output) {
-        memcpy(grad, grad_output, chunk->dims.n * chunk->dims.c * sizeof(float));
+        memcpy(grad, grad_output, chunk->dims.r * chunk->dims.c * sizeof(float));
     }
     for (uint32_t i = chunk->range.layer_count; i-- > 0;) {
         layer_backward(&run, i, grad);
     }
     if (chunk->range.has_embedding) {
         const rrfp_layer_call call = embedding_call(&run);
+        float *rows = run.retained + chunk->layout.embedding_out;
         rrfp_site_dropout(&call, RRFP_SITE_EMBEDDING, grad,
-                          run.retained + chunk->layout.embedding_out);
+                          rows + chunk->dims.first_row * chunk->dims.c);
+        rrfp_stream_gather(&call, rows);
     }
 }
 
@@ -292,7 +321,8 @@ void rrfp_chunk_wgrad(rrfp_chunk *chunk, const rrfp_microbatch *microbatch,
     }
     if (chunk->range.has_embedding) {
         float *dwpe = chunk->config.arch == RRFP_ARCH_GPT2 ? chunk->params[1].grad : NULL;
-        rrfp_embedding_wgrad(microbatch->tokens, kept + at->embedding_out, chunk->params[0].grad,
-                             dwpe, dims->b, dims->t, dims->c);
+        rrfp_embedding_part_wgrad(microbatch->tokens, kept + at->embedding_out,
+                                  chunk->params[0].grad, dwpe, dims->b, dims->t, dims->c,
+                                  vocab_part(dims));
     }
 }

@@ -96,9 +96,13 @@ static inline void randomise_params(rrfp_chunk *chunk)
         const rrfp_rng_key key = {77, RRFP_RNG_SAMPLE, param->global_index, 0, 0};
         const char *end = strrchr(param->name, '.');
         const bool scale = param->ndim == 1 && strcmp(end, ".weight") == 0;
-        for (uint64_t e = 0; e < param->count; e++) {
-            param->value[e] = (float)((scale ? 1.0 : 0.0) + 0.3 * rrfp_rng_normal(&key, e));
+        float *whole = malloc(param->whole_count * sizeof *whole);
+        assert_non_null(whole);
+        for (uint64_t e = 0; e < param->whole_count; e++) {
+            whole[e] = (float)((scale ? 1.0 : 0.0) + 0.3 * rrfp_rng_normal(&key, e));
         }
+        rrfp_param_scatter(param, whole, param->value);
+        free(whole);
     }
 }
 
