@@ -9,7 +9,7 @@
  *
  * A parcel is one send.  It belongs to its sender's table, lies in at most one
  * queue through `arrival` and one through `departure`, and goes back to the
- * table when both events were taken.  Free parcels and free buffers are stacks;
+ * table when both events were taken (a signal has an arrival only).  Free parcels and free buffers are stacks;
  * the stack of parcels is emptied at once by its only taker, the stack of
  * buffers has many takers and therefore a tag against reuse (ABA).
  */
@@ -61,7 +61,7 @@ typedef struct parcel_block {
 } parcel_block;
 
 typedef struct hub {
-    uint32_t stages;
+    uint32_t stages, tensor_size, endpoint_count;
     uint64_t payload_bytes;
     size_t buffer_stride;
     bool poison;
@@ -69,7 +69,7 @@ typedef struct hub {
     void *link_delay_context;
     rrfp_delay_line *delay_line;
     atomic_uint references;
-    uint32_t spin_most; /* 0 when there are more stages than processors */
+    uint32_t spin_most; /* 0 when there are more endpoints than processors */
     endpoint *endpoints;
 } hub;
 
@@ -269,6 +269,16 @@ static void deliver(void *item)
     match_waiting(to);
 }
 
+static void deliver_signal(parcel *message)
+{
+    endpoint *to = message->to;
+    message->buffer = NULL;
+    message->delivered_ns = message->sent_ns;
+    atomic_store_explicit(&message->events_left, 1, memory_order_relaxed);
+    rrfp_event_queue_push(&to->events, &message->arrival.node);
+    signal_endpoint(to);
+}
+
 /* ---- parcels of a sender -------------------------------------------------------------- */
 
 static rrfp_status add_parcels(endpoint *self, size_t count, rrfp_error *error)
@@ -330,6 +340,11 @@ static rrfp_status endpoint_send(rrfp_transport *transport, const rrfp_message_h
 {
     endpoint *self = (endpoint *)transport;
     hub *shared = self->hub;
+    if (header->destination_tensor_rank >= shared->tensor_size) {
+        return rrfp_error_set(error, RRFP_ERR_INVALID,
+                              "stage %u: message to tensor rank %u, but there are %u",
+                              self->stage, header->destination_tensor_rank, shared->tensor_size);
+    }
     if (header->destination_stage >= shared->stages) {
         return rrfp_error_set(error, RRFP_ERR_INVALID,
                               "stage %u: message to stage %u, but there are %u stages",
@@ -344,10 +359,15 @@ static rrfp_status endpoint_send(rrfp_transport *transport, const rrfp_message_h
     if (message == NULL) {
         return RRFP_ERR_NOMEM;
     }
-    message->to = &shared->endpoints[header->destination_stage];
+    message->to = &shared->endpoints[header->destination_stage * shared->tensor_size +
+                                     header->destination_tensor_rank];
     message->header = *header;
     message->payload = payload;
     message->sent_ns = now_ns();
+    if (rrfp_message_is_signal(header)) {
+        deliver_signal(message);
+        return RRFP_OK;
+    }
     atomic_store_explicit(&message->events_left, 2, memory_order_relaxed);
     double delay = 0.0;
     if (shared->link_delay != NULL) {
@@ -456,8 +476,8 @@ static rrfp_status endpoint_settle(rrfp_transport *transport, uint64_t step, uin
 static void hub_free(hub *shared)
 {
     rrfp_delay_line_destroy(shared->delay_line); /* first: its thread uses the endpoints */
-    for (uint32_t s = 0; shared->endpoints != NULL && s < shared->stages; s++) {
-        endpoint *self = &shared->endpoints[s];
+    for (uint32_t i = 0; shared->endpoints != NULL && i < shared->endpoint_count; i++) {
+        endpoint *self = &shared->endpoints[i];
         while (self->blocks != NULL) {
             parcel_block *next = self->blocks->next;
             free(self->blocks);
@@ -538,20 +558,26 @@ static rrfp_status hub_init(hub *shared, const rrfp_inproc_config *config, rrfp_
     shared->link_delay = config->link_delay;
     shared->link_delay_context = config->link_delay_context;
     /* Spinning takes the processor from the very stage one waits for when there are few. */
-    shared->spin_most = processors > (long)config->stages ? SPIN_MOST : 0;
-    atomic_init(&shared->references, config->stages);
+    uint32_t tensor_size = config->tensor_size == 0 ? 1 : config->tensor_size;
+    uint32_t count = config->stages * tensor_size;
+    shared->spin_most = processors > (long)count ? SPIN_MOST : 0;
+    atomic_init(&shared->references, count);
 
-    size_t bytes = config->stages * sizeof *shared->endpoints;
+    size_t bytes = count * sizeof *shared->endpoints;
     shared->endpoints = aligned_alloc(RRFP_CACHE_LINE_BYTES, bytes);
     if (shared->endpoints == NULL) {
         return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory for %u message endpoints",
-                              config->stages);
+                              count);
     }
     memset(shared->endpoints, 0, bytes);
     shared->stages = config->stages;
-    for (uint32_t s = 0; status == RRFP_OK && s < config->stages; s++) {
-        status = endpoint_init(&shared->endpoints[s], shared, s, config->receive_slots[s], error);
-        parcels += shared->endpoints[s].parcel_count;
+    shared->tensor_size = tensor_size;
+    shared->endpoint_count = count;
+    for (uint32_t i = 0; status == RRFP_OK && i < count; i++) {
+        uint32_t stage = i / tensor_size;
+        status = endpoint_init(&shared->endpoints[i], shared, stage,
+                               config->receive_slots[stage], error);
+        parcels += shared->endpoints[i].parcel_count;
     }
     if (status == RRFP_OK && config->link_delay != NULL) {
         status = rrfp_delay_line_create(parcels, deliver, &shared->delay_line, error);
@@ -582,8 +608,8 @@ rrfp_status rrfp_inproc_create(const rrfp_inproc_config *config, rrfp_transport 
         hub_free(shared);
         return status;
     }
-    for (uint32_t s = 0; s < config->stages; s++) {
-        endpoints[s] = &shared->endpoints[s].base;
+    for (uint32_t i = 0; i < shared->endpoint_count; i++) {
+        endpoints[i] = &shared->endpoints[i].base;
     }
     return RRFP_OK;
 }

@@ -18,7 +18,8 @@ static_assert(offsetof(rrfp_message_header, source_stage) == 24, "header layout"
 static_assert(offsetof(rrfp_message_header, microbatch) == 32, "header layout");
 static_assert(offsetof(rrfp_message_header, dims) == 36, "header layout");
 static_assert(offsetof(rrfp_message_header, payload_bytes) == 48, "header layout");
-static_assert(offsetof(rrfp_message_header, reserved) == 52, "header layout");
+static_assert(offsetof(rrfp_message_header, source_tensor_rank) == 52, "header layout");
+static_assert(offsetof(rrfp_message_header, reserved) == 56, "header layout");
 static_assert(offsetof(rrfp_message_header, checksum) == CHECKED_BYTES, "header layout");
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers travel as they lie in memory");
 
@@ -26,7 +27,7 @@ void rrfp_message_header_seal(rrfp_message_header *header)
 {
     header->magic = RRFP_MESSAGE_MAGIC;
     header->version = RRFP_MESSAGE_VERSION;
-    memset(header->reserved, 0, sizeof header->reserved);
+    header->reserved = 0;
     header->checksum = rrfp_crc32c(header, CHECKED_BYTES);
 }
 
@@ -61,12 +62,7 @@ static rrfp_status check_envelope(const rrfp_message_header *header, rrfp_error 
                               ", expected 0x%08" PRIx32 "; the header was damaged on its way",
                               header->checksum, checksum);
     }
-    for (int i = 0; i < 2; i++) {
-        if (header->reserved[i] != 0) {
-            return wrong(error, i == 0 ? "reserved[0]" : "reserved[1]", header->reserved[i], 0);
-        }
-    }
-    return RRFP_OK;
+    return header->reserved == 0 ? RRFP_OK : wrong(error, "reserved", header->reserved, 0);
 }
 
 bool rrfp_message_header_is_whole(const rrfp_message_header *header, rrfp_error *error)
@@ -84,6 +80,14 @@ static rrfp_status check_route(const rrfp_message_header *header,
     }
     if (header->destination_chunk >= shape->chunks) {
         return too_large(error, "destination chunk", header->destination_chunk, shape->chunks);
+    }
+    if (header->destination_tensor_rank != expect->tensor_rank) {
+        return wrong(error, "destination tensor rank", header->destination_tensor_rank,
+                     expect->tensor_rank);
+    }
+    if (header->source_tensor_rank != expect->tensor_rank) {
+        return wrong(error, "source tensor rank", header->source_tensor_rank,
+                     expect->tensor_rank);
     }
     uint32_t last = shape->stages * shape->chunks - 1;
     uint32_t to = rrfp_shape_global_chunk(shape, expect->stage, header->destination_chunk);
@@ -125,24 +129,70 @@ static rrfp_status check_payload(const rrfp_message_header *header,
     return RRFP_OK;
 }
 
+/* Between the ranks of this stage's group: notices to rank 0, decisions from it. */
+static rrfp_status check_signal(const rrfp_message_header *header,
+                                const rrfp_message_expectation *expect, rrfp_error *error)
+{
+    bool notice = header->kind == RRFP_MESSAGE_NOTICE;
+    uint32_t ours = header->destination_tensor_rank, theirs = header->source_tensor_rank;
+    uint32_t most_kind = notice ? RRFP_B : RRFP_BW;
+    if (header->source_stage != expect->stage || header->destination_stage != expect->stage) {
+        return wrong(error, "stage of a signal",
+                     header->source_stage != expect->stage ? header->source_stage
+                                                           : header->destination_stage,
+                     expect->stage);
+    }
+    if (ours != expect->tensor_rank || (notice && ours != 0)) {
+        return wrong(error, "destination tensor rank", ours, notice ? 0 : expect->tensor_rank);
+    }
+    if (theirs >= expect->tensor_size) {
+        return too_large(error, "source tensor rank", theirs, expect->tensor_size);
+    }
+    if (theirs == ours || (!notice && theirs != 0)) {
+        return rrfp_error_set(error, RRFP_ERR_FORMAT,
+                              "message header: source tensor rank is %u, expected %s", theirs,
+                              notice ? "another than the lead's" : "the lead's, 0");
+    }
+    if (header->destination_chunk >= expect->shape.chunks) {
+        return too_large(error, "destination chunk", header->destination_chunk,
+                         expect->shape.chunks);
+    }
+    if (header->source_chunk != header->destination_chunk) {
+        return wrong(error, "source chunk", header->source_chunk, header->destination_chunk);
+    }
+    if (header->microbatch >= expect->shape.microbatches) {
+        return too_large(error, "microbatch", header->microbatch, expect->shape.microbatches);
+    }
+    if (header->dims[0] > most_kind) {
+        return too_large(error, "the task's kind", header->dims[0], most_kind + 1);
+    }
+    if (header->dims[2] > 1 || (notice && (header->dims[1] != 0 || header->dims[2] != 0))) {
+        return wrong(error, "dims of a signal", header->dims[2] > 1 ? header->dims[2] : 1, 0);
+    }
+    return header->payload_bytes == 0 ? RRFP_OK
+                                      : wrong(error, "payload bytes", header->payload_bytes, 0);
+}
+
 rrfp_status rrfp_message_header_check(const rrfp_message_header *header,
                                       const rrfp_message_expectation *expect, bool *next_step,
                                       rrfp_error *error)
 {
     rrfp_status status = check_envelope(header, error);
+    bool signal = expect->tensor_size > 1 && (header->kind == RRFP_MESSAGE_NOTICE ||
+                                              header->kind == RRFP_MESSAGE_DECISION);
     if (status != RRFP_OK) {
         return status;
     }
-    if (header->kind != RRFP_F && header->kind != RRFP_B) {
+    if (header->kind != RRFP_F && header->kind != RRFP_B && !signal) {
         return rrfp_error_set(error, RRFP_ERR_FORMAT,
                               "message header: kind is %u, expected %d (F) or %d (B)",
                               header->kind, RRFP_F, RRFP_B);
     }
-    if (header->dtype != expect->dtype) {
-        return wrong(error, "dtype", header->dtype, expect->dtype);
+    if (header->dtype != (signal ? 0 : expect->dtype)) {
+        return wrong(error, "dtype", header->dtype, signal ? 0 : expect->dtype);
     }
-    if (header->ndim != 3) {
-        return wrong(error, "ndim", header->ndim, 3);
+    if (header->ndim != (signal ? 0 : 3)) {
+        return wrong(error, "ndim", header->ndim, signal ? 0 : 3);
     }
     if (header->run_id != expect->run_id) {
         return wrong(error, "run id", header->run_id, expect->run_id);
@@ -153,9 +203,13 @@ rrfp_status rrfp_message_header_check(const rrfp_message_header *header,
                               " or %" PRIu64,
                               header->step, expect->step, expect->step + 1);
     }
-    status = check_route(header, expect, error);
-    if (status == RRFP_OK) {
-        status = check_payload(header, expect, error);
+    if (signal) {
+        status = check_signal(header, expect, error);
+    } else {
+        status = check_route(header, expect, error);
+        if (status == RRFP_OK) {
+            status = check_payload(header, expect, error);
+        }
     }
     if (status == RRFP_OK) {
         *next_step = header->step != expect->step;

@@ -7,13 +7,17 @@
  *   0        4    6    8                16        24
  *   +--------+----+----+----------------+---------+------------------
  *   | magic  |ver |kind| run id         | step    | src stage, chunk, dst stage, chunk,
- *   +--------+----+----+----------------+---------+ microbatch, dims[3],
- *                                                   payload bytes, reserved, checksum of the header
+ *   +--------+----+----+----------------+---------+ microbatch, dims[3], payload bytes,
+ *                                                   src and dst tensor rank, reserved, checksum
  *
- * An endpoint belongs to one stage.  send() never waits for the receiver: the
- * payload stays the sender's until RRFP_TRANSPORT_SENT reports it, and a
- * receive never stands in the way of a send.  The receiver owns a payload from
- * RRFP_TRANSPORT_ARRIVED until it gives it back with release().
+ * An endpoint belongs to one tensor-parallel rank of one stage: number stage * T + tensor rank.
+ * send() never waits for the receiver: the payload stays the sender's until
+ * RRFP_TRANSPORT_SENT reports it, and a receive never stands in the way of a send.
+ * The receiver owns a payload from RRFP_TRANSPORT_ARRIVED until it gives it back
+ * with release().
+ *
+ * A signal is a header alone, between the tensor-parallel ranks of a stage: it takes no buffer,
+ * needs no release() (its payload is NULL), is not delayed, and nobody is told that it was sent.
  *
  * When the receiver holds all its buffers, a message waits at its sender and
  * is delivered by the release() that frees a buffer.  So a receiver with one
@@ -27,31 +31,40 @@
 
 #include "rrfp/task.h"
 
-enum { RRFP_MESSAGE_MAGIC = 0x50465252 /* "RRFP" */, RRFP_MESSAGE_VERSION = 1,
+enum { RRFP_MESSAGE_MAGIC = 0x50465252 /* "RRFP" */, RRFP_MESSAGE_VERSION = 2,
        RRFP_MESSAGE_HEADER_BYTES = 64 };
 
 typedef enum rrfp_message_dtype { RRFP_MESSAGE_F32 = 1, RRFP_MESSAGE_BF16 = 2 } rrfp_message_dtype;
+
+/* Kinds beside RRFP_F and RRFP_B: the signals of group.h. */
+enum { RRFP_MESSAGE_NOTICE = 16, RRFP_MESSAGE_DECISION = 17 };
 
 typedef struct rrfp_message_header { /* exactly 64 bytes, little-endian */
     uint32_t magic;
     uint8_t version;
     uint8_t kind; /* RRFP_F: activation for the next chunk; RRFP_B: gradient for the one before */
     uint8_t dtype;
-    uint8_t ndim; /* 3: B, T, C */
+    uint8_t ndim; /* 3: B, T, C; signals: 0 */
     uint64_t run_id;
     uint64_t step;
     uint16_t source_stage, source_chunk, destination_stage, destination_chunk;
     uint32_t microbatch;
-    uint32_t dims[3];
+    uint32_t dims[3]; /* B, T, C; signals: the task's kind, sequence, out of hint (group.h) */
     uint32_t payload_bytes;
-    uint32_t reserved[2]; /* 0 */
-    uint32_t checksum;    /* CRC-32C of the 60 bytes before it */
+    uint16_t source_tensor_rank, destination_tensor_rank;
+    uint32_t reserved; /* 0 */
+    uint32_t checksum; /* CRC-32C of the 60 bytes before it */
 } rrfp_message_header;
 
-/* Completes magic, version, the reserved fields and the checksum. */
+static inline bool rrfp_message_is_signal(const rrfp_message_header *header)
+{
+    return header->kind >= RRFP_MESSAGE_NOTICE;
+}
+
+/* Completes magic, version, the reserved field and the checksum. */
 void rrfp_message_header_seal(rrfp_message_header *header);
 
-/* Magic, version, checksum and the reserved fields are right; else false and which is not. */
+/* Magic, version, checksum and the reserved field are right; else false and which is not. */
 bool rrfp_message_header_is_whole(const rrfp_message_header *header, rrfp_error *error);
 
 /* What a receiver expects; built from the plan, never from the message. */
@@ -59,6 +72,7 @@ typedef struct rrfp_message_expectation {
     rrfp_shape shape;
     uint64_t run_id, step; /* the current step; the next one is accepted too, see below */
     uint32_t stage;
+    uint32_t tensor_rank, tensor_size; /* signals come only to groups, of a size above 1 */
     uint8_t dtype;
     uint32_t dims[3];
 } rrfp_message_expectation;
@@ -120,8 +134,9 @@ typedef double (*rrfp_link_delay_fn)(void *context, const rrfp_message_header *h
 
 typedef struct rrfp_inproc_config {
     uint32_t stages;
+    uint32_t tensor_size;          /* endpoints of a stage; 0 is 1 */
     uint64_t payload_bytes;        /* of every message, at most */
-    const uint32_t *receive_slots; /* per stage: payload buffers it must hold at most; 0 is 1 */
+    const uint32_t *receive_slots; /* per stage: buffers an endpoint must hold at most; 0 is 1 */
     rrfp_link_delay_fn link_delay; /* NULL: delivered at once */
     void *link_delay_context;
     bool poison; /* fill released buffers with bytes 0xff: NaN as float32 and bfloat16 */
@@ -131,7 +146,7 @@ typedef struct rrfp_inproc_config {
  * Endpoints of all stages of one process: lock-free multi-producer queues,
  * payloads copied once into a buffer of the receiver when they are delivered,
  * a delivery thread only when link_delay is given.  `endpoints` has room for
- * `stages` pointers; destroying the last endpoint frees what they share, messages
+ * stages * tensor_size pointers; destroying the last endpoint frees what they share, messages
  * on their way included.
  *
  * Nothing is allocated after this call, except when a stage has more sends

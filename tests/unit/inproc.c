@@ -90,6 +90,51 @@ static void delivers_a_copy(void **state)
     destroy(2, ends);
 }
 
+/* Two stages of two tensor ranks: each has its own endpoint, and signals need no buffer. */
+static void signals_pass_a_full_receiver(void **state)
+{
+    (void)state;
+    static const uint32_t slots[] = {1, 1};
+    rrfp_transport *ends[4];
+    rrfp_transport_event event;
+    static uint32_t words[2][WORDS];
+    rrfp_inproc_config config = {
+        .stages = 2, .tensor_size = 2, .payload_bytes = PAYLOAD_BYTES, .receive_slots = slots};
+    assert_int_equal(rrfp_inproc_create(&config, ends, &error), RRFP_OK);
+    for (uint32_t i = 0; i < 2; i++) { /* stage 0, rank 1 to stage 1, rank 1; the second waits */
+        rrfp_message_header header = message_from(0, 1, i);
+        header.source_tensor_rank = header.destination_tensor_rank = 1;
+        fill_payload(words[i], 0, i);
+        assert_int_equal(ends[1]->ops->send(ends[1], &header, words[i], &error), RRFP_OK);
+    }
+    rrfp_message_header notice = {.kind = RRFP_MESSAGE_NOTICE, .source_stage = 1,
+                                  .destination_stage = 1, .destination_tensor_rank = 1,
+                                  .microbatch = 9};
+    assert_int_equal(ends[2]->ops->send(ends[2], &notice, NULL, &error), RRFP_OK);
+    assert_false(poll_event(ends[2], &event)); /* nobody is told that it was sent */
+    assert_true(poll_event(ends[3], &event));
+    assert_int_equal(event.header.microbatch, 0);
+    void *held = event.payload;
+    assert_true(poll_event(ends[3], &event));
+    assert_int_equal(event.kind, RRFP_TRANSPORT_ARRIVED);
+    assert_int_equal(event.header.kind, RRFP_MESSAGE_NOTICE);
+    assert_int_equal(event.header.microbatch, 9);
+    assert_null(event.payload);
+    ends[3]->ops->release(ends[3], held);
+    assert_true(poll_event(ends[3], &event));
+    assert_int_equal(event.header.microbatch, 1);
+    ends[3]->ops->release(ends[3], event.payload);
+    assert_true(poll_event(ends[1], &event) && poll_event(ends[1], &event));
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_false(poll_event(ends[i], &event));
+        assert_int_equal(ends[i]->ops->settle(ends[i], 4, 0, &error), RRFP_OK);
+    }
+    notice.destination_tensor_rank = 2;
+    assert_int_equal(ends[2]->ops->send(ends[2], &notice, NULL, &error), RRFP_ERR_INVALID);
+    assert_non_null(strstr(error.text, "tensor rank 2, but there are 2"));
+    destroy(4, ends);
+}
+
 /* S3: with one buffer, or none asked for, every message still arrives, one at a time. */
 static void smallest_capacity_progresses(void **state)
 {
@@ -400,7 +445,7 @@ static void many_threads_lose_and_double_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(delivers_a_copy),
+        cmocka_unit_test(delivers_a_copy), cmocka_unit_test(signals_pass_a_full_receiver),
         cmocka_unit_test(smallest_capacity_progresses),
         cmocka_unit_test(a_receive_never_blocks_a_send),
         cmocka_unit_test(refuses_what_cannot_be_sent),
