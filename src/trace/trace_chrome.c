@@ -1,9 +1,9 @@
 /*
  * trace_chrome.c - a trace as Chrome trace events.
  *
- *   pid 0   tid 2s      stage s: tasks, optimizer; ends of the message arrows
- *           tid 2s+1    stage s: idle gaps, named by their reason
- *           counters    activations in flight per stage
+ *   pid 0   tid 2r      rank r: tasks, optimizer; ends of the message arrows
+ *           tid 2r+1    rank r: idle gaps, named by their reason
+ *           counters    activations in flight per rank
  *
  * Times are microseconds since the earliest record, with three decimals, so
  * that nothing of the nanoseconds is lost.  trace_read_chrome.c reads it back.
@@ -18,6 +18,7 @@
 typedef struct task_key { /* what a message is about: its maker or its consumer */
     uint64_t step;
     uint64_t what; /* global chunk, backward or forward, microbatch */
+    uint32_t lane; /* tensor and data rank */
     const rrfp_trace_task *task;
 } task_key;
 
@@ -39,8 +40,8 @@ static void keep_earliest(uint64_t *earliest, uint64_t time_ns)
 static uint64_t earliest_time(const rrfp_trace *trace)
 {
     uint64_t earliest = UINT64_MAX;
-    for (uint32_t s = 0; s < trace->shape.stages; s++) {
-        const rrfp_trace_log *log = &trace->logs[s];
+    for (uint32_t r = 0; r < trace->ranks; r++) {
+        const rrfp_trace_log *log = &trace->logs[r];
         for (size_t i = 0; i < log->tasks.count; i++) {
             keep_earliest(&earliest, rrfp_trace_tasks(log)[i].ready_ns);
             keep_earliest(&earliest, rrfp_trace_tasks(log)[i].start_ns);
@@ -69,30 +70,38 @@ static int compare_keys(const void *a, const void *b)
     if (x->step != y->step) {
         return x->step < y->step ? -1 : 1;
     }
-    return x->what != y->what ? (x->what < y->what ? -1 : 1) : 0;
+    if (x->what != y->what) {
+        return x->what < y->what ? -1 : 1;
+    }
+    return x->lane != y->lane ? (x->lane < y->lane ? -1 : 1) : 0;
+}
+
+static uint32_t lane_of(const rrfp_trace *trace, uint32_t rank)
+{
+    return rank % (trace->ranks / trace->shape.stages);
 }
 
 static rrfp_status index_tasks(writer *to, rrfp_error *error)
 {
     const rrfp_trace *trace = to->trace;
     size_t count = 0;
-    for (uint32_t s = 0; s < trace->shape.stages; s++) {
-        count += trace->logs[s].tasks.count;
+    for (uint32_t r = 0; r < trace->ranks; r++) {
+        count += trace->logs[r].tasks.count;
     }
     to->keys = calloc(count > 0 ? count : 1, sizeof *to->keys);
     if (to->keys == NULL) {
         return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory to write a trace of %zu tasks",
                               count);
     }
-    for (uint32_t s = 0; s < trace->shape.stages; s++) {
-        const rrfp_trace_log *log = &trace->logs[s];
+    for (uint32_t r = 0; r < trace->ranks; r++) {
+        const rrfp_trace_log *log = &trace->logs[r];
         for (size_t i = 0; i < log->tasks.count; i++) {
             const rrfp_trace_task *task = &rrfp_trace_tasks(log)[i];
             if (task->task.kind != RRFP_W) {
                 to->keys[to->key_count++] = (task_key){
                     task->step,
                     what_of(task->global_chunk, task->task.kind != RRFP_F, task->task.microbatch),
-                    task};
+                    lane_of(trace, r), task};
             }
         }
     }
@@ -101,10 +110,11 @@ static rrfp_status index_tasks(writer *to, rrfp_error *error)
 }
 
 static const rrfp_trace_task *find_task(const writer *to, const rrfp_trace_message *message,
-                                        uint32_t global_chunk)
+                                        uint32_t global_chunk, uint32_t lane)
 {
     task_key wanted = {message->step,
-                       what_of(global_chunk, message->kind != RRFP_F, message->microbatch), NULL};
+                       what_of(global_chunk, message->kind != RRFP_F, message->microbatch), lane,
+                       NULL};
     const task_key *found =
         bsearch(&wanted, to->keys, to->key_count, sizeof *to->keys, compare_keys);
     return found != NULL ? found->task : NULL;
@@ -135,17 +145,21 @@ static void write_header(const writer *to, const rrfp_trace_labels *labels)
     rrfp_trace_write_json_string(out, labels->title != NULL ? labels->title : "");
     fprintf(out,
             ",\"stages\":%" PRIu32 ",\"chunks\":%" PRIu32 ",\"microbatches\":%" PRIu32
+            ",\"tensor\":%" PRIu32 ",\"data\":%" PRIu32
             ",\"placement\":\"%s\",\"base_ns\":%" PRIu64 "},\n\"traceEvents\":[\n",
-            shape->stages, shape->chunks, shape->microbatches,
-            shape->placement == RRFP_PLACEMENT_V ? "v" : "looped", to->base_ns);
+            shape->stages, shape->chunks, shape->microbatches, to->trace->layout.tensor,
+            to->trace->layout.data, shape->placement == RRFP_PLACEMENT_V ? "v" : "looped",
+            to->base_ns);
     fputs("{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":", out);
     rrfp_trace_write_json_string(out, labels->title != NULL ? labels->title : "rrfp");
     fputs("}}", out);
-    for (uint32_t track = 0; track < 2 * shape->stages; track++) {
+    for (uint32_t track = 0; track < 2 * to->trace->ranks; track++) {
+        char name[RRFP_TRACE_NAME_BYTES];
+        rrfp_trace_rank_name(to->trace, track / 2, name);
         fprintf(out,
                 ",\n{\"ph\":\"M\",\"pid\":0,\"tid\":%" PRIu32
-                ",\"name\":\"thread_name\",\"args\":{\"name\":\"stage %" PRIu32 "%s\"}}",
-                track, track / 2, track % 2 != 0 ? " idle" : "");
+                ",\"name\":\"thread_name\",\"args\":{\"name\":\"%s%s\"}}",
+                track, name, track % 2 != 0 ? " idle" : "");
         fprintf(out,
                 ",\n{\"ph\":\"M\",\"pid\":0,\"tid\":%" PRIu32
                 ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}",
@@ -153,13 +167,13 @@ static void write_header(const writer *to, const rrfp_trace_labels *labels)
     }
 }
 
-static void write_task(const writer *to, uint32_t stage, const rrfp_trace_task *task)
+static void write_task(const writer *to, uint32_t rank, const rrfp_trace_task *task)
 {
     const char *kind = rrfp_kind_name((rrfp_kind)task->task.kind);
     fprintf(to->out,
             ",\n{\"ph\":\"X\",\"pid\":0,\"tid\":%" PRIu32 ",\"name\":\"%s %" PRIu32
             "\",\"cat\":\"task\"",
-            2 * stage, kind, task->task.microbatch);
+            2 * rank, kind, task->task.microbatch);
     write_time(to, "ts", task->start_ns);
     write_duration(to, "dur", task->start_ns, task->end_ns);
     fprintf(to->out,
@@ -172,40 +186,42 @@ static void write_task(const writer *to, uint32_t stage, const rrfp_trace_task *
     fputs("}}", to->out);
 }
 
-static void write_count(const writer *to, uint32_t stage, uint64_t time_ns, uint64_t count)
+static void write_count(const writer *to, uint32_t rank, uint64_t time_ns, uint64_t count)
 {
+    char name[RRFP_TRACE_NAME_BYTES];
+    rrfp_trace_rank_name(to->trace, rank, name);
     fprintf(to->out,
-            ",\n{\"ph\":\"C\",\"pid\":0,\"name\":\"in flight, stage %" PRIu32
+            ",\n{\"ph\":\"C\",\"pid\":0,\"name\":\"in flight, %s"
             "\",\"args\":{\"activations\":%" PRIu64 "}",
-            stage, count);
+            name, count);
     write_time(to, "ts", time_ns);
     fputs("}", to->out);
 }
 
 /* An activation is in flight from the start of its F to the end of its B. */
-static void write_in_flight(const writer *to, uint32_t stage)
+static void write_in_flight(const writer *to, uint32_t rank)
 {
-    const rrfp_trace_log *log = &to->trace->logs[stage];
+    const rrfp_trace_log *log = &to->trace->logs[rank];
     uint64_t count = 0;
     for (size_t i = 0; i < log->tasks.count; i++) {
         const rrfp_trace_task *task = &rrfp_trace_tasks(log)[i];
         if (task->task.kind == RRFP_F) {
-            write_count(to, stage, task->start_ns, ++count);
+            write_count(to, rank, task->start_ns, ++count);
         } else if (task->task.kind != RRFP_W && count > 0) {
-            write_count(to, stage, task->end_ns, --count);
+            write_count(to, rank, task->end_ns, --count);
         }
     }
 }
 
-static void write_rest(const writer *to, uint32_t stage)
+static void write_rest(const writer *to, uint32_t rank)
 {
-    const rrfp_trace_log *log = &to->trace->logs[stage];
+    const rrfp_trace_log *log = &to->trace->logs[rank];
     for (size_t i = 0; i < log->spans.count; i++) {
         const rrfp_trace_span *span = &rrfp_trace_spans(log)[i];
         fprintf(to->out,
                 ",\n{\"ph\":\"X\",\"pid\":0,\"tid\":%" PRIu32
                 ",\"name\":\"optimizer\",\"cat\":\"optimizer\"",
-                2 * stage);
+                2 * rank);
         write_time(to, "ts", span->start_ns);
         write_duration(to, "dur", span->start_ns, span->end_ns);
         fprintf(to->out, ",\"args\":{\"step\":%" PRIu64 "}}", span->step);
@@ -214,20 +230,20 @@ static void write_rest(const writer *to, uint32_t stage)
         const rrfp_trace_gap *gap = &rrfp_trace_gaps(log)[i];
         fprintf(to->out,
                 ",\n{\"ph\":\"X\",\"pid\":0,\"tid\":%" PRIu32 ",\"name\":\"%s\",\"cat\":\"idle\"",
-                2 * stage + 1, rrfp_trace_idle_name(gap->reason));
+                2 * rank + 1, rrfp_trace_idle_name(gap->reason));
         write_time(to, "ts", gap->start_ns);
         write_duration(to, "dur", gap->start_ns, gap->end_ns);
         fprintf(to->out, ",\"args\":{\"step\":%" PRIu64 "}}", gap->step);
     }
 }
 
-static void write_flow_end(const writer *to, char phase, uint32_t stage, uint64_t id,
+static void write_flow_end(const writer *to, char phase, uint32_t rank, uint64_t id,
                            const rrfp_trace_message *message, uint64_t time_ns)
 {
     fprintf(to->out,
             ",\n{\"ph\":\"%c\",\"pid\":0,\"tid\":%" PRIu32 ",\"id\":%" PRIu64
             ",\"name\":\"%s\",\"cat\":\"message\"%s",
-            phase, 2 * stage, id, message->kind == RRFP_F ? "activation" : "gradient",
+            phase, 2 * rank, id, message->kind == RRFP_F ? "activation" : "gradient",
             phase == 'f' ? ",\"bp\":\"e\"" : "");
     write_time(to, "ts", time_ns);
     if (phase == 's') {
@@ -254,20 +270,22 @@ static void write_flows(const writer *to)
 {
     const rrfp_trace *trace = to->trace;
     uint64_t id = 1;
-    for (uint32_t s = 0; s < trace->shape.stages; s++) {
-        const rrfp_trace_log *log = &trace->logs[s];
+    for (uint32_t r = 0; r < trace->ranks; r++) {
+        const rrfp_trace_log *log = &trace->logs[r];
         for (size_t i = 0; i < log->messages.count; i++) {
             const rrfp_trace_message *message = &rrfp_trace_messages(log)[i];
-            const rrfp_trace_task *maker = find_task(to, message, message->source_global_chunk);
+            uint32_t lane = lane_of(trace, r), per_stage = trace->ranks / trace->shape.stages;
+            const rrfp_trace_task *maker =
+                find_task(to, message, message->source_global_chunk, lane);
             const rrfp_trace_task *consumer =
-                find_task(to, message, message->destination_global_chunk);
+                find_task(to, message, message->destination_global_chunk, lane);
             if (maker == NULL || consumer == NULL) {
                 continue;
             }
             uint64_t leaves =
                 maker->end_ns > maker->start_ns ? maker->end_ns - 1 : maker->start_ns;
-            write_flow_end(to, 's', message->source_stage, id, message, leaves);
-            write_flow_end(to, 'f', message->destination_stage, id, message, consumer->start_ns);
+            write_flow_end(to, 's', message->source_stage * per_stage + lane, id, message, leaves);
+            write_flow_end(to, 'f', r, id, message, consumer->start_ns);
             id++;
         }
     }
@@ -285,13 +303,13 @@ rrfp_status rrfp_trace_write_chrome(const rrfp_trace *trace, const rrfp_trace_la
     if (status == RRFP_OK) {
         to.out = file.stream;
         write_header(&to, labels);
-        for (uint32_t s = 0; s < trace->shape.stages; s++) {
-            const rrfp_trace_log *log = &trace->logs[s];
+        for (uint32_t r = 0; r < trace->ranks; r++) {
+            const rrfp_trace_log *log = &trace->logs[r];
             for (size_t i = 0; i < log->tasks.count; i++) {
-                write_task(&to, s, &rrfp_trace_tasks(log)[i]);
+                write_task(&to, r, &rrfp_trace_tasks(log)[i]);
             }
-            write_rest(&to, s);
-            write_in_flight(&to, s);
+            write_rest(&to, r);
+            write_in_flight(&to, r);
         }
         write_flows(&to);
         fputs("\n]}\n", file.stream);

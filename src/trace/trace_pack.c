@@ -1,4 +1,4 @@
-/* trace_pack.c - the records of a stage as bytes: four counts, then tasks, messages, gaps, spans. */
+/* trace_pack.c - the records of a rank as bytes: four counts, then tasks, messages, gaps, spans. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,10 +15,10 @@ static rrfp_trace_list *list_of(rrfp_trace_log *log, int i)
     return lists[i];
 }
 
-rrfp_status rrfp_trace_pack(const rrfp_trace *trace, uint32_t stage, void **data, size_t *bytes,
+rrfp_status rrfp_trace_pack(const rrfp_trace *trace, uint32_t rank, void **data, size_t *bytes,
                             rrfp_error *error)
 {
-    rrfp_trace_log *log = &trace->logs[stage];
+    rrfp_trace_log *log = &trace->logs[rank];
     uint64_t counts[LISTS];
     size_t total = sizeof counts;
     for (int i = 0; i < LISTS; i++) {
@@ -27,8 +27,8 @@ rrfp_status rrfp_trace_pack(const rrfp_trace *trace, uint32_t stage, void **data
     }
     unsigned char *out = malloc(total);
     if (out == NULL) {
-        return rrfp_error_set(error, RRFP_ERR_NOMEM, "stage %u: out of memory for its trace",
-                              stage);
+        return rrfp_error_set(error, RRFP_ERR_NOMEM, "rank %u: out of memory for its trace",
+                              rank);
     }
     memcpy(out, counts, sizeof counts);
     size_t at = sizeof counts;
@@ -44,7 +44,7 @@ rrfp_status rrfp_trace_pack(const rrfp_trace *trace, uint32_t stage, void **data
     return RRFP_OK;
 }
 
-rrfp_status rrfp_trace_add_packed(rrfp_trace *trace, uint32_t stage, const void *data,
+rrfp_status rrfp_trace_add_packed(rrfp_trace *trace, uint32_t rank, const void *data,
                                   size_t bytes, rrfp_error *error)
 {
     const unsigned char *in = data;
@@ -57,14 +57,14 @@ rrfp_status rrfp_trace_add_packed(rrfp_trace *trace, uint32_t stage, const void 
         left -= whole ? (size_t)counts[i] * item_bytes[i] : 0;
     }
     if (!whole || left != 0) {
-        return rrfp_error_set(error, RRFP_ERR_FORMAT, "stage %u: %zu bytes are not its trace",
-                              stage, bytes);
+        return rrfp_error_set(error, RRFP_ERR_FORMAT, "rank %u: %zu bytes are not its trace",
+                              rank, bytes);
     }
-    rrfp_status status = rrfp_trace_make_room(trace, stage, (size_t)counts[0], (size_t)counts[1],
+    rrfp_status status = rrfp_trace_make_room(trace, rank, (size_t)counts[0], (size_t)counts[1],
                                               (size_t)counts[2], (size_t)counts[3], error);
     in += sizeof counts;
     for (int i = 0; status == RRFP_OK && i < LISTS; i++) {
-        rrfp_trace_list *list = list_of(&trace->logs[stage], i);
+        rrfp_trace_list *list = list_of(&trace->logs[rank], i);
         size_t size = (size_t)counts[i] * item_bytes[i];
         if (size > 0) {
             memcpy((char *)list->items + list->count * item_bytes[i], in, size);

@@ -111,7 +111,7 @@ static rrfp_status read_slice(const reader *from, const json_t *event)
     const json_t *args = json_object_get(event, "args");
     const char *category = json_string_value(json_object_get(event, "cat"));
     uint64_t track, start_ns, length_ns, step;
-    if (!read_integer(event, "tid", 0, 2 * (uint64_t)from->trace->shape.stages - 1, &track)) {
+    if (!read_integer(event, "tid", 0, 2 * (uint64_t)from->trace->ranks - 1, &track)) {
         return bad_event(from, "tid");
     }
     if (!read_time(event, "ts", &start_ns)) {
@@ -148,11 +148,15 @@ static rrfp_status read_message(const reader *from, const json_t *event)
     const char *name = json_string_value(json_object_get(event, "name"));
     rrfp_trace_message message = {0};
     uint64_t source, destination, microbatch, bytes, last = shape->stages * shape->chunks - 1;
-    uint32_t chunk;
+    uint64_t track;
+    uint32_t chunk, per_stage = from->trace->ranks / shape->stages;
     if (name == NULL || (strcmp(name, "activation") != 0 && strcmp(name, "gradient") != 0)) {
         return bad_event(from, "name");
     }
     message.kind = strcmp(name, "activation") == 0 ? RRFP_F : RRFP_B;
+    if (!read_integer(event, "tid", 0, 2 * (uint64_t)from->trace->ranks - 1, &track)) {
+        return bad_event(from, "tid");
+    }
     if (!read_integer(args, "step", 0, INT64_MAX, &message.step)) {
         return bad_event(from, "step");
     }
@@ -180,10 +184,11 @@ static rrfp_status read_message(const reader *from, const json_t *event)
     message.destination_global_chunk = (uint32_t)destination;
     rrfp_shape_owner(shape, message.source_global_chunk, &message.source_stage, &chunk);
     rrfp_shape_owner(shape, message.destination_global_chunk, &message.destination_stage, &chunk);
-    rrfp_status status = rrfp_trace_make_room(from->trace, message.destination_stage, 0, 1, 0, 0,
-                                              from->error);
+    /* The sender's rank of its stage is the receiver's, too. */
+    uint32_t rank = message.destination_stage * per_stage + (uint32_t)(track / 2) % per_stage;
+    rrfp_status status = rrfp_trace_make_room(from->trace, rank, 0, 1, 0, 0, from->error);
     if (status == RRFP_OK) {
-        rrfp_trace_add_message(from->trace, message.destination_stage, &message);
+        rrfp_trace_add_message(from->trace, rank, &message);
     }
     return status;
 }
@@ -191,10 +196,14 @@ static rrfp_status read_message(const reader *from, const json_t *event)
 static rrfp_status read_shape(reader *from, const json_t *other)
 {
     const char *placement = json_string_value(json_object_get(other, "placement"));
-    uint64_t stages, chunks, microbatches;
+    uint64_t stages, chunks, microbatches, tensor = 1, data = 1;
     if (placement == NULL || !read_integer(other, "stages", 1, RRFP_MAX_STAGES, &stages) ||
         !read_integer(other, "chunks", 1, RRFP_MAX_CHUNKS, &chunks) ||
         !read_integer(other, "microbatches", 1, RRFP_MAX_MICROBATCHES, &microbatches) ||
+        (json_object_get(other, "tensor") != NULL &&
+         !read_integer(other, "tensor", 1, 1024, &tensor)) ||
+        (json_object_get(other, "data") != NULL && !read_integer(other, "data", 1, 1024, &data)) ||
+        stages * tensor * data > RRFP_MAX_STAGES ||
         (strcmp(placement, "v") != 0 && strcmp(placement, "looped") != 0)) {
         return rrfp_error_set(from->error, RRFP_ERR_FORMAT,
                               "'%s': \"otherData\" does not describe a pipeline; only traces "
@@ -203,7 +212,8 @@ static rrfp_status read_shape(reader *from, const json_t *other)
     }
     rrfp_shape shape = {(uint32_t)stages, (uint32_t)chunks, (uint32_t)microbatches,
                         strcmp(placement, "v") == 0 ? RRFP_PLACEMENT_V : RRFP_PLACEMENT_LOOPED};
-    return rrfp_trace_create(&shape, true, &from->trace, from->error);
+    rrfp_layout layout = {(uint32_t)tensor, (uint32_t)data, (uint32_t)stages};
+    return rrfp_trace_create(&shape, &layout, true, &from->trace, from->error);
 }
 
 static void read_label(const json_t *other, const char *name, char *label, size_t bytes)

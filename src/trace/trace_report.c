@@ -1,6 +1,7 @@
-/* trace_report.c - what every stage did, as a table for people. */
+/* trace_report.c - what every rank did, as a table for people. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "trace/trace_internal.h"
 
@@ -74,8 +75,14 @@ static double bubble_percent(const stage_sums *sums)
     return phase_ns > 0 ? 100.0 * (double)idle_ns / (double)phase_ns : 0.0;
 }
 
-static void write_head(const rrfp_trace_labels *labels, int64_t step, uint64_t first,
-                       uint64_t last, FILE *out)
+/* Wide enough for the longest name; with one rank per stage its number does. */
+static int name_width(const rrfp_trace *trace)
+{
+    return trace->ranks == trace->shape.stages ? 5 : 17;
+}
+
+static void write_head(const rrfp_trace *trace, const rrfp_trace_labels *labels, int64_t step,
+                       uint64_t first, uint64_t last, FILE *out)
 {
     fprintf(out, "%s: order %s, hint %s, ", labels->title != NULL ? labels->title : "",
             labels->order != NULL ? labels->order : "", labels->hint != NULL ? labels->hint : "");
@@ -84,7 +91,8 @@ static void write_head(const rrfp_trace_labels *labels, int64_t step, uint64_t f
     } else {
         fprintf(out, "step %" PRId64 ", times in ms\n", step);
     }
-    fprintf(out, "%5s %6s %10s %9s", "stage", "tasks", "busy", "optimizer");
+    fprintf(out, "%*s %6s %10s %9s", name_width(trace),
+            trace->ranks == trace->shape.stages ? "stage" : "rank", "tasks", "busy", "optimizer");
     for (int reason = 0; reason < RRFP_TRACE_IDLE_COUNT; reason++) {
         fprintf(out, " %10s", rrfp_trace_idle_name((rrfp_trace_idle)reason));
     }
@@ -100,8 +108,8 @@ rrfp_status rrfp_trace_write_report(const rrfp_trace *trace, const rrfp_trace_la
     if (!rrfp_trace_steps(trace, &first, &last)) {
         return rrfp_error_set(error, RRFP_ERR_INVALID, "the trace has no tasks");
     }
-    for (uint32_t s = 0; s < trace->shape.stages; s++) {
-        const rrfp_trace_log *log = &trace->logs[s];
+    for (uint32_t r = 0; r < trace->ranks; r++) {
+        const rrfp_trace_log *log = &trace->logs[r];
         most = log->tasks.count > most ? log->tasks.count : most;
         for (size_t i = 0; i < log->tasks.count; i++) {
             tasks += chosen(step, rrfp_trace_tasks(log)[i].step);
@@ -117,11 +125,14 @@ rrfp_status rrfp_trace_write_report(const rrfp_trace *trace, const rrfp_trace_la
     if (waits == NULL) {
         return rrfp_error_set(error, RRFP_ERR_NOMEM, "out of memory for %zu tasks", most);
     }
-    write_head(labels, step, first, last, out);
-    for (uint32_t s = 0; s < trace->shape.stages; s++) {
+    write_head(trace, labels, step, first, last, out);
+    for (uint32_t r = 0; r < trace->ranks; r++) {
         stage_sums sums;
-        add_up(&trace->logs[s], step, waits, &sums);
-        fprintf(out, "%5" PRIu32 " %6" PRIu64 " %10.3f %9.3f", s, sums.tasks,
+        add_up(&trace->logs[r], step, waits, &sums);
+        char name[RRFP_TRACE_NAME_BYTES];
+        rrfp_trace_rank_name(trace, r, name);
+        const char *shown = trace->ranks == trace->shape.stages ? name + strlen("stage ") : name;
+        fprintf(out, "%*s %6" PRIu64 " %10.3f %9.3f", name_width(trace), shown, sums.tasks,
                 (double)sums.busy_ns * 1e-6, (double)sums.optimizer_ns * 1e-6);
         for (int reason = 0; reason < RRFP_TRACE_IDLE_COUNT; reason++) {
             fprintf(out, " %10.3f", (double)sums.idle_ns[reason] * 1e-6);

@@ -58,7 +58,7 @@ static bool step_extent(const rrfp_trace *trace, uint64_t step, extent *all)
 {
     bool found = false;
     *all = (extent){UINT64_MAX, 0};
-    for (uint32_t s = 0; s < trace->shape.stages; s++) {
+    for (uint32_t s = 0; s < trace->ranks; s++) {
         const rrfp_trace_log *log = &trace->logs[s];
         for (size_t i = 0; i < log->tasks.count; i++) {
             const rrfp_trace_task *task = &rrfp_trace_tasks(log)[i];
@@ -143,12 +143,14 @@ static void write_task(FILE *out, const rrfp_trace *trace, const rrfp_trace_task
     }
 }
 
-static void write_row(FILE *out, const rrfp_trace_picture *picture, uint32_t stage,
+static void write_row(FILE *out, const rrfp_trace_picture *picture, uint32_t rank,
                       const extent *all, double scale, int y)
 {
-    const rrfp_trace_log *log = &picture->trace->logs[stage];
-    fprintf(out, "<text class=\"row\" x=\"%d\" y=\"%d\">stage %" PRIu32 "</text>\n", LEFT - 8,
-            y + ROW_HEIGHT / 2 + 4, stage);
+    const rrfp_trace_log *log = &picture->trace->logs[rank];
+    char name[RRFP_TRACE_NAME_BYTES];
+    rrfp_trace_rank_name(picture->trace, rank, name);
+    fprintf(out, "<text class=\"row\" x=\"%d\" y=\"%d\">%s</text>\n", LEFT - 8,
+            y + ROW_HEIGHT / 2 + 4, name);
     fprintf(out, "<rect class=\"lane\" x=\"%d\" y=\"%d\" width=\"%.2f\" height=\"%d\"/>\n", LEFT, y,
             milliseconds(all->start_ns, all->end_ns) * scale, ROW_HEIGHT);
     for (size_t i = 0; i < log->gaps.count; i++) {
@@ -186,7 +188,7 @@ static void write_picture(FILE *out, const rrfp_trace_picture *picture, const ex
                           double scale, int y)
 {
     const rrfp_trace_labels *labels = &picture->labels;
-    const rrfp_shape *shape = &picture->trace->shape;
+    uint32_t ranks = picture->trace->ranks;
     double length = milliseconds(all->start_ns, all->end_ns);
     fprintf(out, "<text class=\"head\" x=\"%d\" y=\"%d\">", LEFT, y + 22);
     rrfp_trace_write_xml_text(out, labels->title != NULL ? labels->title : "");
@@ -195,12 +197,12 @@ static void write_picture(FILE *out, const rrfp_trace_picture *picture, const ex
     fputs(", hint ", out);
     rrfp_trace_write_xml_text(out, labels->hint != NULL ? labels->hint : "");
     fprintf(out, ", step %" PRIu64 ": %.2f ms</text>\n", picture->step, length);
-    for (uint32_t s = 0; s < shape->stages; s++) {
-        write_row(out, picture, s, all, scale, y + HEAD_HEIGHT + (int)s * ROW_STEP);
+    for (uint32_t r = 0; r < ranks; r++) {
+        write_row(out, picture, r, all, scale, y + HEAD_HEIGHT + (int)r * ROW_STEP);
     }
     double end = LEFT + length * scale;
     fprintf(out, "<line class=\"end\" x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%d\"/>\n", end,
-            y + HEAD_HEIGHT - 4, end, y + HEAD_HEIGHT + (int)shape->stages * ROW_STEP);
+            y + HEAD_HEIGHT - 4, end, y + HEAD_HEIGHT + (int)ranks * ROW_STEP);
 }
 
 static void write_axis(FILE *out, double range_ms, double scale, int y)
@@ -224,7 +226,7 @@ static void write_legend(FILE *out, const rrfp_trace_picture *pictures, size_t c
     for (size_t p = 0; p < count; p++) {
         const rrfp_trace *trace = pictures[p].trace;
         chunks = chunks || trace->shape.chunks > 1;
-        for (uint32_t s = 0; s < trace->shape.stages; s++) {
+        for (uint32_t s = 0; s < trace->ranks; s++) {
             for (size_t i = 0; i < trace->logs[s].tasks.count; i++) {
                 const rrfp_trace_task *task = &rrfp_trace_tasks(&trace->logs[s])[i];
                 used[task->task.kind] = used[task->task.kind] || task->step == pictures[p].step;
@@ -263,7 +265,7 @@ static void write_document(FILE *out, const rrfp_trace_picture *pictures, size_t
         step_extent(pictures[p].trace, pictures[p].step, &all);
         double length = milliseconds(all.start_ns, all.end_ns);
         range_ms = length > range_ms ? length : range_ms;
-        height += HEAD_HEIGHT + (int)pictures[p].trace->shape.stages * ROW_STEP;
+        height += HEAD_HEIGHT + (int)pictures[p].trace->ranks * ROW_STEP;
     }
     range_ms = range_ms > 0.0 ? range_ms : 1e-6;
     double scale = PLOT_WIDTH / range_ms;
@@ -276,7 +278,7 @@ static void write_document(FILE *out, const rrfp_trace_picture *pictures, size_t
     for (size_t p = 0; p < count; p++) {
         step_extent(pictures[p].trace, pictures[p].step, &all);
         write_picture(out, &pictures[p], &all, scale, y);
-        y += HEAD_HEIGHT + (int)pictures[p].trace->shape.stages * ROW_STEP;
+        y += HEAD_HEIGHT + (int)pictures[p].trace->ranks * ROW_STEP;
     }
     write_axis(out, range_ms, scale, y);
     write_legend(out, pictures, count, y + AXIS_HEIGHT);

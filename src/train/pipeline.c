@@ -323,7 +323,7 @@ rrfp_status rrfp_pipeline_create(const rrfp_pipeline_config *config, rrfp_pipeli
         status = make_entries(pipeline, error);
     }
     if (status == RRFP_OK) {
-        status = rrfp_trace_create(&pipeline->shape, config->record_trace, &pipeline->trace, error);
+        status = rrfp_trace_create(&pipeline->shape, NULL, config->record_trace, &pipeline->trace, error);
     }
     if (status == RRFP_OK) {
         status = make_transport(pipeline, error);

@@ -53,7 +53,7 @@ static inline rrfp_trace *sample_trace(bool record)
     static const rrfp_shape shape = {2, 1, 2, RRFP_PLACEMENT_LOOPED};
     rrfp_error error;
     rrfp_trace *trace = NULL;
-    assert_int_equal(rrfp_trace_create(&shape, record, &trace, &error), RRFP_OK);
+    assert_int_equal(rrfp_trace_create(&shape, NULL, record, &trace, &error), RRFP_OK);
     assert_int_equal(rrfp_trace_reserve(trace, 0, &error), RRFP_OK);
     assert_int_equal(rrfp_trace_reserve(trace, 1, &error), RRFP_OK);
     sample_task(trace, 0, RRFP_F, 0, 0, 0, 10000, false);

@@ -215,6 +215,55 @@ static void reading_back_loses_nothing(void **state)
     rrfp_trace_destroy(trace);
 }
 
+/* Two stages of two tensor and two data ranks: rank 7 sends nothing, 3 sends to 7. */
+static void ranks_of_a_stage_have_tracks(void **state)
+{
+    (void)state;
+    static const rrfp_shape shape = {2, 1, 2, RRFP_PLACEMENT_LOOPED};
+    static const rrfp_layout layout = {2, 2, 2};
+    char path[512];
+    rrfp_trace *trace = NULL, *copy = NULL;
+    rrfp_trace_file_labels labels;
+    assert_int_equal(rrfp_trace_create(&shape, &layout, true, &trace, &error), RRFP_OK);
+    for (uint32_t rank = 0; rank < 8; rank++) {
+        rrfp_trace_task task = {SAMPLE_BASE_NS, SAMPLE_BASE_NS + 1000 * rank,
+                                SAMPLE_BASE_NS + 1000 * rank + 500, SAMPLE_STEP, {RRFP_F, 0, 0, 1},
+                                rank / 4, false};
+        assert_int_equal(rrfp_trace_reserve(trace, rank, &error), RRFP_OK);
+        rrfp_trace_add_task(trace, rank, &task);
+    }
+    rrfp_trace_message message = {SAMPLE_BASE_NS + 3600, SAMPLE_BASE_NS + 3700, SAMPLE_STEP, 0, 1,
+                                  0, 1, 1, 4096, RRFP_F};
+    rrfp_trace_add_message(trace, 7, &message);
+    json_t *before = written(trace, &sample_labels);
+    const json_t *event, *events = json_object_get(before, "traceEvents");
+    size_t i, arrows = 0, names = 0;
+    json_array_foreach (events, i, event) {
+        const char *phase = json_string_value(json_object_get(event, "ph"));
+        json_int_t track = json_integer_value(json_object_get(event, "tid"));
+        const char *name =
+            json_string_value(json_object_get(json_object_get(event, "args"), "name"));
+        if (strcmp(phase, "s") == 0 || strcmp(phase, "f") == 0) {
+            assert_int_equal(track, strcmp(phase, "s") == 0 ? 6 : 14);
+            arrows++;
+        }
+        names += name != NULL && track == 14 && strcmp(name, "stage 1 tp 1 dp 1") == 0;
+    }
+    assert_int_equal(arrows, 2);
+    assert_int_equal(names, 1);
+    json_decref(before);
+    snprintf(path, sizeof path, "%s", sample_path("ranks.json"));
+    assert_int_equal(rrfp_trace_write_chrome(trace, &sample_labels, path, &error), RRFP_OK);
+    assert_int_equal(rrfp_trace_read_chrome(path, &copy, &labels, &error), RRFP_OK);
+    unlink(path);
+    for (uint32_t rank = 0; rank < 8; rank++) {
+        assert_memory_equal(rrfp_trace_get_totals(trace, rank), rrfp_trace_get_totals(copy, rank),
+                            sizeof(rrfp_trace_totals));
+    }
+    rrfp_trace_destroy(copy);
+    rrfp_trace_destroy(trace);
+}
+
 static void reading_refuses_what_is_not_ours(void **state)
 {
     (void)state;
@@ -247,9 +296,17 @@ static void reading_refuses_what_is_not_ours(void **state)
         {"{" SHAPE ",\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"idle\",\"name\":\"lazy\",\"tid\":1,"
          "\"ts\":1,\"dur\":1,\"args\":{\"step\":1}}]}",
          "\"name\""},
-        {"{" SHAPE ",\"traceEvents\":[{\"ph\":\"s\",\"name\":\"activation\",\"args\":{\"step\":1,"
+        {"{" SHAPE ",\"traceEvents\":[{\"ph\":\"s\",\"name\":\"activation\",\"tid\":0,\"args\":{\"step\":1,"
          "\"microbatch\":0,\"source_global_chunk\":2}}]}",
          "\"source_global_chunk\""},
+        {"{" SHAPE ",\"traceEvents\":[{\"ph\":\"s\",\"name\":\"activation\",\"tid\":4}]}",
+         "event 0: \"tid\""},
+        {"{\"otherData\":{\"stages\":2,\"chunks\":1,\"microbatches\":2,\"tensor\":0,"
+         "\"placement\":\"looped\"}}",
+         "otherData"},
+        {"{\"otherData\":{\"stages\":9999,\"chunks\":1,\"microbatches\":2,\"tensor\":1000,"
+         "\"placement\":\"looped\"}}",
+         "otherData"},
     };
     char path[512];
     snprintf(path, sizeof path, "%s", sample_path("bad.json"));
@@ -301,6 +358,7 @@ int main(void)
         cmocka_unit_test(counts_activations_in_flight),
         cmocka_unit_test(labels_are_escaped),
         cmocka_unit_test(reading_back_loses_nothing),
+        cmocka_unit_test(ranks_of_a_stage_have_tracks),
         cmocka_unit_test(reading_refuses_what_is_not_ours),
         cmocka_unit_test(a_file_is_whole_or_untouched),
     };

@@ -113,7 +113,7 @@ static void chunks_have_shades_and_narrow_boxes_no_number(void **state)
     (void)state;
     static const rrfp_shape shape = {1, 2, 2000, RRFP_PLACEMENT_LOOPED};
     rrfp_trace *trace = NULL;
-    assert_int_equal(rrfp_trace_create(&shape, true, &trace, &error), RRFP_OK);
+    assert_int_equal(rrfp_trace_create(&shape, NULL, true, &trace, &error), RRFP_OK);
     assert_int_equal(rrfp_trace_reserve(trace, 0, &error), RRFP_OK);
     for (uint32_t i = 0; i < 2; i++) {
         rrfp_trace_task task = {0, i * 10000, (i + 1) * 10000, 1,
@@ -141,7 +141,7 @@ static void compared_pictures_share_the_axis(void **state)
     (void)state;
     static const rrfp_shape shape = {1, 1, 1, RRFP_PLACEMENT_LOOPED};
     rrfp_trace *small = NULL, *large = sample_trace(true);
-    assert_int_equal(rrfp_trace_create(&shape, true, &small, &error), RRFP_OK);
+    assert_int_equal(rrfp_trace_create(&shape, NULL, true, &small, &error), RRFP_OK);
     assert_int_equal(rrfp_trace_reserve(small, 0, &error), RRFP_OK);
     rrfp_trace_task task = {5000, 5000, 5000 + 48000, 8, {RRFP_B, 0, 0, 0}, 0, false};
     rrfp_trace_add_task(small, 0, &task);
