@@ -83,6 +83,10 @@ static inline void rrfp_collective_destroy(rrfp_collective *group) /* NULL is fi
     }
 }
 
+/* to[i] = ((parts[0][i] + parts[1][i]) + parts[2][i]) + ..., `count` floats; `to` may be one of the
+ * parts. */
+void rrfp_sum_in_order(const float *const *parts, uint32_t part_count, float *to, size_t count);
+
 /*
  * Handles of all members of a group of threads: `members` (1 to 1,024) pointers.  Destroying the
  * last handle frees what they share.  Nothing is copied but results: every member sums its part of

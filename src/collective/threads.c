@@ -95,21 +95,13 @@ static bool begin(member *self, call_kind kind, size_t count, const void *in, vo
 }
 
 /* to[0..count) = the sum of all members' in[first..first+count), in member order. */
-static void sum(const shared *group, size_t first, size_t count, float *restrict to)
+static void sum(const shared *group, size_t first, size_t count, float *to)
 {
-    enum { RUN = 2048 }; /* stays in the first-level cache */
-    for (size_t at = 0; at < count; at += RUN) {
-        size_t run = count - at < RUN ? count - at : RUN;
-        float total[RUN];
-        memcpy(total, (const float *)group->members[0].now.in + first + at, run * sizeof *total);
-        for (uint32_t m = 1; m < group->size; m++) {
-            const float *part = (const float *)group->members[m].now.in + first + at;
-            for (size_t i = 0; i < run; i++) {
-                total[i] += part[i];
-            }
-        }
-        memcpy(to + at, total, run * sizeof *total);
+    const float *parts[MOST_MEMBERS];
+    for (uint32_t m = 0; m < group->size; m++) {
+        parts[m] = (const float *)group->members[m].now.in + first;
     }
+    rrfp_sum_in_order(parts, group->size, to, count);
 }
 
 static void all_reduce(rrfp_collective *handle, float *data, size_t count)

@@ -332,6 +332,27 @@ rrfp_param *rrfp_chunk_param(rrfp_chunk *chunk, size_t index)
     return &chunk->params[index];
 }
 
+uint32_t rrfp_chunk_unit_count(const rrfp_chunk *chunk)
+{
+    return chunk->range.has_head + chunk->range.layer_count + chunk->range.has_embedding;
+}
+
+void rrfp_chunk_unit(const rrfp_chunk *chunk, uint32_t unit, size_t *first_param, size_t *count)
+{
+    uint32_t layers = chunk->range.layer_count, from_head = chunk->range.has_head;
+    uint32_t per_layer = rrfp_params_in_layer(&chunk->config);
+    if (unit < from_head) {
+        *first_param = chunk->head_param;
+        *count = chunk->param_count - chunk->head_param;
+    } else if (unit < from_head + layers) {
+        *first_param = chunk->first_layer_param + (layers - 1 - (unit - from_head)) * per_layer;
+        *count = per_layer;
+    } else {
+        *first_param = 0;
+        *count = chunk->first_layer_param;
+    }
+}
+
 void rrfp_chunk_zero_grads(rrfp_chunk *chunk)
 {
     if (chunk->grad_floats > 0) {

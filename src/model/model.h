@@ -154,6 +154,10 @@ void rrfp_chunk_get_sizes(const rrfp_chunk *chunk, rrfp_chunk_sizes *sizes);
 size_t rrfp_chunk_param_count(const rrfp_chunk *chunk);
 rrfp_param *rrfp_chunk_param(rrfp_chunk *chunk, size_t index); /* borrowed */
 void rrfp_chunk_zero_grads(rrfp_chunk *chunk);
+/* Units are the parameters whose gradients wgrad adds together, in the order in which it does: the
+ * head, the layers from the last to the first, the embedding. */
+uint32_t rrfp_chunk_unit_count(const rrfp_chunk *chunk);
+void rrfp_chunk_unit(const rrfp_chunk *chunk, uint32_t unit, size_t *first_param, size_t *count);
 /* Copies a rank's shard (param->count floats: values, gradients or moments) to its places in the
  * whole tensor (whole_count floats), or back.  A tensor that is not cut is copied. */
 void rrfp_param_gather(const rrfp_param *param, const float *shard, float *whole);
@@ -167,6 +171,9 @@ typedef struct rrfp_microbatch {
     const int32_t *tokens;  /* B*T; used by a chunk with the embedding */
     const int32_t *targets; /* B*T, negative = ignored; used by a chunk with the head */
     float loss_scale;       /* d(total loss)/d(sum of token losses): the only scaling */
+    /* Called by wgrad when a unit's gradients of this microbatch are added; NULL: nobody asks. */
+    void (*unit_done)(void *context, uint32_t unit);
+    void *unit_context;
 } rrfp_microbatch;
 
 /*

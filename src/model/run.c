@@ -305,6 +305,13 @@ static void head_wgrad(rrfp_chunk *chunk, const float *retained)
                       head_matrix(chunk)->grad, NULL, dims->n, dims->c, dims->v, true);
 }
 
+static void unit_done(const rrfp_microbatch *microbatch, uint32_t unit)
+{
+    if (microbatch->unit_done != NULL) {
+        microbatch->unit_done(microbatch->unit_context, unit);
+    }
+}
+
 void rrfp_chunk_wgrad(rrfp_chunk *chunk, const rrfp_microbatch *microbatch,
                       const void *retained, void *scratch)
 {
@@ -312,17 +319,21 @@ void rrfp_chunk_wgrad(rrfp_chunk *chunk, const rrfp_microbatch *microbatch,
     const rrfp_model_dims *dims = &chunk->dims;
     const float *kept = retained;
     const pass run = {.chunk = chunk, .microbatch = microbatch, .scratch = scratch};
+    uint32_t unit = 0;
     if (chunk->range.has_head) {
         head_wgrad(chunk, kept);
+        unit_done(microbatch, unit++);
     }
     for (uint32_t i = chunk->range.layer_count; i-- > 0;) {
         const rrfp_layer_call call = layer_call(&run, i);
         chunk->ops->wgrad(&call, kept + at->first_block + i * at->block_floats);
+        unit_done(microbatch, unit++);
     }
     if (chunk->range.has_embedding) {
         float *dwpe = chunk->config.arch == RRFP_ARCH_GPT2 ? chunk->params[1].grad : NULL;
         rrfp_embedding_part_wgrad(microbatch->tokens, kept + at->embedding_out,
                                   chunk->params[0].grad, dwpe, dims->b, dims->t, dims->c,
                                   vocab_part(dims));
+        unit_done(microbatch, unit);
     }
 }

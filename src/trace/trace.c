@@ -28,6 +28,8 @@ const char *rrfp_trace_idle_name(rrfp_trace_idle reason)
         return "drain";
     case RRFP_TRACE_IDLE_GROUP:
         return "group";
+    case RRFP_TRACE_IDLE_REDUCTION:
+        return "reduction";
     case RRFP_TRACE_IDLE_COLLECTIVE:
         return "collective";
     case RRFP_TRACE_IDLE_COUNT:

@@ -38,6 +38,7 @@ typedef enum rrfp_trace_idle {
     RRFP_TRACE_IDLE_INPUT_B,
     RRFP_TRACE_IDLE_DRAIN,
     RRFP_TRACE_IDLE_GROUP,      /* RRFP_IDLE_GROUP */
+    RRFP_TRACE_IDLE_REDUCTION,  /* free for tasks, and summing gradients over replicas */
     RRFP_TRACE_IDLE_COLLECTIVE, /* waits for other ranks at the end of a step */
     RRFP_TRACE_IDLE_COUNT
 } rrfp_trace_idle;

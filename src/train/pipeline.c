@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
 /* Nominal time of a message, what link jitter is a multiple of. */
@@ -29,6 +28,9 @@ void rrfp_pipeline_fail(rrfp_pipeline *pipeline, const rrfp_error *error)
         if (transport != NULL) {
             transport->ops->wake(transport);
         }
+        if (pipeline->workers[s].tensor_group != NULL) {
+            rrfp_collective_abort(pipeline->workers[s].tensor_group);
+        }
     }
     if (pipeline->config.ranks != NULL) {
         rrfp_world_fail(pipeline->config.ranks->world, error);
@@ -37,9 +39,12 @@ void rrfp_pipeline_fail(rrfp_pipeline *pipeline, const rrfp_error *error)
 
 double rrfp_pipeline_link_delay(void *context, const rrfp_message_header *header)
 {
-    const rrfp_pipeline *pipeline = context;
+    const struct rrfp_link *link = context;
+    const rrfp_pipeline *pipeline = link->pipeline;
     rrfp_task task = {header->kind, 0, header->source_chunk, header->microbatch};
-    return rrfp_jitter_message_delay(&pipeline->config.jitter, header->source_stage, task,
+    rrfp_layout_place from = {header->source_tensor_rank, link->data_rank, header->source_stage};
+    return rrfp_jitter_message_delay(&pipeline->config.jitter,
+                                     rrfp_layout_rank_of(&pipeline->layout, from), task,
                                      header->step, MESSAGE_BASE_S);
 }
 
@@ -87,6 +92,31 @@ static rrfp_status find_placement(rrfp_pipeline *pipeline, rrfp_error *error)
     return status;
 }
 
+/* A group decides together, so every rank counts with the largest of them. */
+static rrfp_status find_sizes(rrfp_pipeline *pipeline, rrfp_error *error)
+{
+    size_t chunks = pipeline->shape.chunks;
+    pipeline->sizes = calloc(pipeline->shape.stages * chunks, sizeof *pipeline->sizes);
+    if (pipeline->sizes == NULL) {
+        return out_of_memory(error);
+    }
+    for (uint32_t r = 0; r < pipeline->ranks; r++) {
+        const rrfp_worker *worker = &pipeline->workers[r];
+        for (size_t v = 0; v < chunks; v++) {
+            const rrfp_chunk_sizes *sizes = &worker->sizes[v];
+            rrfp_chunk_sizes *largest = &pipeline->sizes[worker->place.stage * chunks + v];
+            if (largest->activation_bytes < sizes->activation_bytes) {
+                largest->activation_bytes = sizes->activation_bytes;
+            }
+            if (largest->retained_bytes < sizes->retained_bytes) {
+                largest->retained_bytes = sizes->retained_bytes;
+            }
+            pipeline->message_floats = sizes->message_floats;
+        }
+    }
+    return RRFP_OK;
+}
+
 static rrfp_status make_hint(rrfp_pipeline *pipeline, rrfp_error *error)
 {
     const rrfp_pipeline_config *config = &pipeline->config;
@@ -96,11 +126,8 @@ static rrfp_status make_hint(rrfp_pipeline *pipeline, rrfp_error *error)
         return out_of_memory(error);
     }
     for (size_t i = 0; i < chunk_count; i++) {
-        const rrfp_chunk_sizes *sizes =
-            &pipeline->workers[i / config->chunks].sizes[i % config->chunks];
-        bytes[i] = sizes->activation_bytes;
-        bytes[chunk_count + i] = sizes->retained_bytes;
-        pipeline->message_floats = sizes->message_floats;
+        bytes[i] = pipeline->sizes[i].activation_bytes;
+        bytes[chunk_count + i] = pipeline->sizes[i].retained_bytes;
     }
     rrfp_hint_request request = {
         .struct_size = sizeof request,
@@ -117,73 +144,6 @@ static rrfp_status make_hint(rrfp_pipeline *pipeline, rrfp_error *error)
     rrfp_status status = rrfp_hint_build(&request, &pipeline->hint, error);
     free(bytes);
     return status;
-}
-
-static float *map_floats(uint64_t count)
-{
-    void *base = mmap(NULL, count * sizeof(float), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return base == MAP_FAILED ? NULL : base;
-}
-
-static const float *embedding_value(const rrfp_pipeline *pipeline, uint32_t global_index)
-{
-    for (size_t i = 0; i < pipeline->entry_count; i++) {
-        const rrfp_param *param = pipeline->entries[i].param;
-        if (param->global_index == global_index && !param->tied_copy) {
-            return param->value;
-        }
-    }
-    return NULL;
-}
-
-/* Lists all parameters; a tied copy that shares its owner's memory gets no moments of its own. */
-static rrfp_status make_entries(rrfp_pipeline *pipeline, rrfp_error *error)
-{
-    size_t count = 0;
-    for (uint32_t s = 0; s < pipeline->shape.stages; s++) {
-        for (uint32_t v = 0; v < pipeline->shape.chunks; v++) {
-            count += rrfp_chunk_param_count(pipeline->workers[s].chunks[v]);
-        }
-    }
-    pipeline->entries = calloc(count, sizeof *pipeline->entries);
-    pipeline->entry_stage = calloc(count, sizeof *pipeline->entry_stage);
-    if (pipeline->entries == NULL || pipeline->entry_stage == NULL) {
-        return out_of_memory(error);
-    }
-    for (uint32_t s = 0; s < pipeline->shape.stages; s++) {
-        for (uint32_t v = 0; v < pipeline->shape.chunks; v++) {
-            rrfp_chunk *chunk = pipeline->workers[s].chunks[v];
-            for (size_t i = 0; i < rrfp_chunk_param_count(chunk); i++) {
-                const rrfp_param *param = rrfp_chunk_param(chunk, i);
-                pipeline->entry_stage[pipeline->entry_count] = s;
-                pipeline->entries[pipeline->entry_count].elsewhere =
-                    !rrfp_stage_is_here(pipeline, s);
-                pipeline->entries[pipeline->entry_count++].param = param;
-                if (param->global_index >= pipeline->tensor_count) {
-                    pipeline->tensor_count = param->global_index + 1;
-                }
-            }
-        }
-    }
-    for (size_t i = 0; i < count; i++) {
-        rrfp_checkpoint_entry *entry = &pipeline->entries[i];
-        const rrfp_param *param = entry->param;
-        if (param->tied_copy &&
-            embedding_value(pipeline, param->global_index) == param->value) {
-            continue;
-        }
-        entry->exp_avg = map_floats(param->count);
-        entry->exp_avg_sq = map_floats(param->count);
-        if (entry->exp_avg == NULL || entry->exp_avg_sq == NULL) {
-            return out_of_memory(error);
-        }
-    }
-    pipeline->squares = calloc(pipeline->tensor_count, sizeof *pipeline->squares);
-    pipeline->microbatch_loss =
-        calloc(pipeline->shape.microbatches, sizeof *pipeline->microbatch_loss);
-    return pipeline->squares == NULL || pipeline->microbatch_loss == NULL ? out_of_memory(error)
-                                                                          : RRFP_OK;
 }
 
 /*
@@ -219,14 +179,48 @@ uint64_t rrfp_pipeline_payload_bytes(const rrfp_pipeline *pipeline)
            (pipeline->config.bf16_messages ? sizeof(uint16_t) : sizeof(float));
 }
 
-static rrfp_status make_transport(rrfp_pipeline *pipeline, rrfp_error *error)
+static rrfp_status make_links(rrfp_pipeline *pipeline, rrfp_error *error)
 {
-    uint32_t stages = pipeline->shape.stages;
-    if (pipeline->config.ranks != NULL) {
-        return rrfp_pipeline_connect(pipeline, error);
+    uint32_t replicas = pipeline->layout.data;
+    pipeline->links = calloc(replicas, sizeof *pipeline->links);
+    if (pipeline->links == NULL) {
+        return out_of_memory(error);
     }
+    for (uint32_t d = 0; d < replicas; d++) {
+        pipeline->links[d] = (struct rrfp_link){pipeline, d};
+    }
+    return RRFP_OK;
+}
+
+/* The tensor-parallel ranks of every stage meet in a group of threads. */
+static rrfp_status make_groups(rrfp_pipeline *pipeline, rrfp_error *error)
+{
+    uint32_t size = pipeline->layout.tensor;
+    if (size == 1) {
+        return RRFP_OK;
+    }
+    rrfp_collective **handles = calloc(size, sizeof *handles);
+    rrfp_status status = handles == NULL ? out_of_memory(error) : RRFP_OK;
+    for (uint32_t first = 0; status == RRFP_OK && first < pipeline->ranks; first += size) {
+        status = rrfp_collective_threads(size, handles, error);
+        for (uint32_t t = 0; status == RRFP_OK && t < size; t++) {
+            rrfp_worker *worker = &pipeline->workers[first + t];
+            worker->tensor_group = handles[t];
+            for (uint32_t v = 0; v < pipeline->shape.chunks; v++) {
+                rrfp_chunk_set_tensor_group(worker->chunks[v], worker->tensor_group);
+            }
+        }
+    }
+    free(handles);
+    return status;
+}
+
+/* The endpoints of one replica. */
+static rrfp_status make_transport(rrfp_pipeline *pipeline, uint32_t data_rank, rrfp_error *error)
+{
+    uint32_t stages = pipeline->shape.stages, tensor = pipeline->layout.tensor;
     uint32_t *slots = calloc(stages, sizeof *slots);
-    rrfp_transport **endpoints = calloc(stages, sizeof *endpoints);
+    rrfp_transport **endpoints = calloc((size_t)stages * tensor, sizeof *endpoints);
     if (slots == NULL || endpoints == NULL) {
         free(slots);
         free(endpoints);
@@ -240,39 +234,53 @@ static rrfp_status make_transport(rrfp_pipeline *pipeline, rrfp_error *error)
     bool jitter = pipeline->config.jitter.model != RRFP_JITTER_NONE;
     rrfp_inproc_config config = {
         .stages = stages,
+        .tensor_size = tensor,
         .payload_bytes = rrfp_pipeline_payload_bytes(pipeline),
         .receive_slots = slots,
         .link_delay = jitter ? rrfp_pipeline_link_delay : NULL,
-        .link_delay_context = pipeline,
+        .link_delay_context = &pipeline->links[data_rank],
 #ifdef RRFP_DEBUG
         .poison = true,
 #endif
     };
     rrfp_status status = rrfp_inproc_create(&config, endpoints, error);
-    for (uint32_t s = 0; status == RRFP_OK && s < stages; s++) {
-        pipeline->workers[s].transport = endpoints[s];
+    for (uint32_t i = 0; status == RRFP_OK && i < stages * tensor; i++) {
+        rrfp_worker_at(pipeline, i / tensor, i % tensor, data_rank)->transport = endpoints[i];
     }
     free(slots);
     free(endpoints);
     return status;
 }
 
+static rrfp_status connect_ranks(rrfp_pipeline *pipeline, rrfp_error *error)
+{
+    rrfp_status status = make_links(pipeline, error);
+    if (status != RRFP_OK || pipeline->config.ranks != NULL) {
+        return status == RRFP_OK ? rrfp_pipeline_connect(pipeline, error) : status;
+    }
+    status = make_groups(pipeline, error);
+    for (uint32_t d = 0; status == RRFP_OK && d < pipeline->layout.data; d++) {
+        status = make_transport(pipeline, d, error);
+    }
+    return status;
+}
+
 static rrfp_status start_threads(rrfp_pipeline *pipeline, rrfp_error *error)
 {
-    uint32_t stages = pipeline->here;
-    if (pthread_barrier_init(&pipeline->end_barrier, NULL, stages + 1) != 0 ||
-        pthread_barrier_init(&pipeline->stage_barrier, NULL, stages) != 0) {
-        return rrfp_error_set(error, RRFP_ERR_NOMEM, "cannot make barriers for %u stages", stages);
+    uint32_t here = pipeline->here;
+    if (pthread_barrier_init(&pipeline->end_barrier, NULL, here + 1) != 0 ||
+        pthread_barrier_init(&pipeline->rank_barrier, NULL, here) != 0) {
+        return rrfp_error_set(error, RRFP_ERR_NOMEM, "cannot make barriers for %u ranks", here);
     }
     pipeline->barriers_made = true;
-    for (uint32_t i = 0; i < stages; i++) {
-        uint32_t s = pipeline->first_here + i;
-        rrfp_worker *worker = &pipeline->workers[s];
+    for (uint32_t i = 0; i < here; i++) {
+        uint32_t rank = pipeline->first_here + i;
+        rrfp_worker *worker = &pipeline->workers[rank];
         if (pthread_create(&worker->thread, NULL, rrfp_worker_main, worker) != 0) {
             return rrfp_error_set(error, RRFP_ERR_IO,
-                                  "cannot start the thread of stage %u of %u: raise the limit on "
+                                  "cannot start the thread of rank %u of %u: raise the limit on "
                                   "processes (ulimit -u)",
-                                  s, stages);
+                                  rank, pipeline->ranks);
         }
         worker->thread_started = true;
     }
@@ -288,7 +296,11 @@ rrfp_status rrfp_pipeline_create(const rrfp_pipeline_config *config, rrfp_pipeli
     }
     pipeline->config = *config;
     pipeline->run_id = rrfp_now_ns();
-    pipeline->here = config->stages;
+    pipeline->layout = (rrfp_layout){config->model.tensor_size,
+                                     config->data_size == 0 ? 1 : config->data_size,
+                                     config->stages};
+    pipeline->ranks = pipeline->layout.tensor * pipeline->layout.data * config->stages;
+    pipeline->here = pipeline->ranks;
     if (config->ranks != NULL) {
         pipeline->run_id = rrfp_world_run_id(config->ranks->world);
         pipeline->first_here = config->ranks->environment.rank;
@@ -302,31 +314,38 @@ rrfp_status rrfp_pipeline_create(const rrfp_pipeline_config *config, rrfp_pipeli
         status = make_partition(pipeline, error);
     }
     if (status == RRFP_OK) {
-        pipeline->workers = calloc(config->stages, sizeof *pipeline->workers);
+        pipeline->workers = calloc(pipeline->ranks, sizeof *pipeline->workers);
         if (pipeline->workers == NULL) {
             status = out_of_memory(error);
         }
     }
-    for (uint32_t s = 0; status == RRFP_OK && s < config->stages; s++) {
-        pipeline->worker_count = s + 1;
-        status = rrfp_worker_init(&pipeline->workers[s], pipeline, s, error);
+    for (uint32_t r = 0; status == RRFP_OK && r < pipeline->ranks; r++) {
+        pipeline->worker_count = r + 1;
+        status = rrfp_worker_init(&pipeline->workers[r], pipeline, r, error);
+    }
+    if (status == RRFP_OK) {
+        status = find_sizes(pipeline, error);
     }
     if (status == RRFP_OK) {
         status = make_hint(pipeline, error);
     }
-    for (uint32_t s = 0; status == RRFP_OK && s < config->stages; s++) {
-        if (rrfp_stage_is_here(pipeline, s)) {
-            status = rrfp_worker_init_machines(&pipeline->workers[s], error);
+    if (status == RRFP_OK) {
+        status = rrfp_pipeline_make_parameters(pipeline, error);
+    }
+    for (uint32_t r = 0; status == RRFP_OK && r < pipeline->ranks; r++) {
+        if (rrfp_rank_is_here(pipeline, r)) {
+            status = rrfp_worker_init_machines(&pipeline->workers[r], error);
+        }
+        if (status == RRFP_OK) {
+            status = rrfp_gradients_init(&pipeline->workers[r], error);
         }
     }
     if (status == RRFP_OK) {
-        status = make_entries(pipeline, error);
+        status = rrfp_trace_create(&pipeline->shape, &pipeline->layout, config->record_trace,
+                                   &pipeline->trace, error);
     }
     if (status == RRFP_OK) {
-        status = rrfp_trace_create(&pipeline->shape, NULL, config->record_trace, &pipeline->trace, error);
-    }
-    if (status == RRFP_OK) {
-        status = make_transport(pipeline, error);
+        status = connect_ranks(pipeline, error);
     }
     if (status == RRFP_OK) {
         status = start_threads(pipeline, error);
@@ -376,21 +395,13 @@ void rrfp_pipeline_destroy(rrfp_pipeline *pipeline)
     free(pipeline->totals_elsewhere);
     free(pipeline->note);
     free(pipeline->tied_sum);
-    for (size_t i = 0; i < pipeline->entry_count; i++) {
-        uint64_t bytes = pipeline->entries[i].param->count * sizeof(float);
-        if (pipeline->entries[i].exp_avg != NULL) {
-            munmap(pipeline->entries[i].exp_avg, bytes);
-        }
-        if (pipeline->entries[i].exp_avg_sq != NULL) {
-            munmap(pipeline->entries[i].exp_avg_sq, bytes);
-        }
-    }
+    rrfp_pipeline_free_parameters(pipeline);
     for (uint32_t s = 0; s < pipeline->worker_count; s++) {
         rrfp_worker_free(&pipeline->workers[s]);
     }
     if (pipeline->barriers_made) {
         pthread_barrier_destroy(&pipeline->end_barrier);
-        pthread_barrier_destroy(&pipeline->stage_barrier);
+        pthread_barrier_destroy(&pipeline->rank_barrier);
     }
     pthread_mutex_destroy(&pipeline->error_mutex);
     pthread_mutex_destroy(&pipeline->gate_mutex);
@@ -399,10 +410,8 @@ void rrfp_pipeline_destroy(rrfp_pipeline *pipeline)
     rrfp_hint_destroy(pipeline->hint);
     free(pipeline->workers);
     free(pipeline->ranges);
-    free(pipeline->entries);
-    free(pipeline->entry_stage);
-    free(pipeline->squares);
-    free(pipeline->microbatch_loss);
+    free(pipeline->sizes);
+    free(pipeline->links);
     free(pipeline);
 }
 
@@ -422,7 +431,7 @@ static rrfp_status run_phase(rrfp_pipeline *pipeline, rrfp_phase phase, uint64_t
     return pipeline->error.status;
 }
 
-/* All stages have ended the phase: every message and every buffer must be back in its place. */
+/* All ranks have ended the phase: every message and every buffer must be back in its place. */
 static rrfp_status settle(rrfp_pipeline *pipeline, rrfp_error *error)
 {
     rrfp_ranks *ranks = pipeline->config.ranks;
@@ -457,7 +466,7 @@ rrfp_status rrfp_pipeline_train_step(rrfp_pipeline *pipeline, const rrfp_train_s
         return status;
     }
     const rrfp_verdict *verdict = &pipeline->verdict;
-    double span = (double)verdict->span_ns * pipeline->shape.stages;
+    double span = (double)verdict->span_ns * pipeline->ranks;
     *result = (rrfp_step_result){
         .loss = (float)verdict->loss,
         .grad_norm = (float)verdict->norm,
@@ -489,35 +498,12 @@ rrfp_status rrfp_pipeline_eval_step(rrfp_pipeline *pipeline, uint64_t first_samp
         return status;
     }
     double sum = 0.0;
-    for (uint32_t m = 0; m < pipeline->shape.microbatches; m++) {
+    for (uint32_t m = 0; m < rrfp_pipeline_microbatches(pipeline); m++) {
         sum += pipeline->microbatch_loss[m];
     }
     *loss = sum / ((double)pipeline->config.model.micro_batch *
-                   pipeline->config.model.seq_length * pipeline->shape.microbatches);
+                   pipeline->config.model.seq_length * rrfp_pipeline_microbatches(pipeline));
     return RRFP_OK;
-}
-
-const rrfp_checkpoint_entry *rrfp_pipeline_entries(const rrfp_pipeline *pipeline, size_t *count)
-{
-    *count = pipeline->entry_count;
-    return pipeline->entries;
-}
-
-void rrfp_pipeline_weights_sha256(const rrfp_pipeline *pipeline, char hex_out[65])
-{
-    const rrfp_param **params = calloc(pipeline->entry_count, sizeof *params);
-    size_t count = 0;
-    hex_out[0] = '\0';
-    if (params == NULL) {
-        return;
-    }
-    for (size_t i = 0; i < pipeline->entry_count; i++) {
-        if (!pipeline->entries[i].param->tied_copy) {
-            params[count++] = pipeline->entries[i].param;
-        }
-    }
-    rrfp_checkpoint_weights_sha256(params, count, hex_out);
-    free(params);
 }
 
 const rrfp_hint *rrfp_pipeline_hint(const rrfp_pipeline *pipeline)
@@ -530,15 +516,23 @@ const rrfp_trace *rrfp_pipeline_trace(const rrfp_pipeline *pipeline)
     return pipeline->trace;
 }
 
-void rrfp_pipeline_stage_totals(const rrfp_pipeline *pipeline, uint32_t stage,
-                                rrfp_stage_totals *totals)
+const rrfp_layout *rrfp_pipeline_layout(const rrfp_pipeline *pipeline)
 {
-    const rrfp_worker *worker = &pipeline->workers[stage];
-    if (!rrfp_stage_is_here(pipeline, stage)) {
-        *totals = pipeline->totals_elsewhere[stage];
+    return &pipeline->layout;
+}
+
+void rrfp_pipeline_rank_totals(const rrfp_pipeline *pipeline, uint32_t rank,
+                               rrfp_rank_totals *totals)
+{
+    const rrfp_worker *worker = &pipeline->workers[rank];
+    if (!rrfp_rank_is_here(pipeline, rank)) {
+        *totals = pipeline->totals_elsewhere[rank];
         return;
     }
-    totals->time = *rrfp_trace_get_totals(pipeline->trace, stage);
+    totals->time = *rrfp_trace_get_totals(pipeline->trace, rank);
+    totals->retries = worker->retries;
+    totals->summed_floats = worker->summed_floats;
+    totals->summed_hidden = worker->summed_hidden;
     totals->machine_ns = worker->machine_ns;
     totals->peak_inflight = worker->peak_inflight;
     totals->peak_pending_w = worker->peak_pending_w;

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "train/pipeline_internal.h"
@@ -55,7 +54,7 @@ static bool admit(void *context, const rrfp_message_header *header, rrfp_error *
 {
     const rrfp_pipeline *pipeline = context;
     bool next_step;
-    return rrfp_pipeline_check_message(pipeline, pipeline->first_here, header, &next_step,
+    return rrfp_worker_check_message(&pipeline->workers[pipeline->first_here], header, &next_step,
                                        error) == RRFP_OK;
 }
 
@@ -134,7 +133,7 @@ static rrfp_status make_endpoint(rrfp_pipeline *pipeline, rrfp_error *error)
         .send_credits = slots + stages,
         .same_host = same_host,
         .link_delay = jitter ? rrfp_pipeline_link_delay : NULL,
-        .link_delay_context = pipeline,
+        .link_delay_context = &pipeline->links[0],
         .admit = admit,
         .admit_context = pipeline,
         .run_id = pipeline->run_id,
@@ -172,6 +171,12 @@ static rrfp_status make_endpoint(rrfp_pipeline *pipeline, rrfp_error *error)
 rrfp_status rrfp_pipeline_connect(rrfp_pipeline *pipeline, rrfp_error *error)
 {
     uint32_t size = pipeline->config.ranks->environment.size;
+    if (pipeline->layout.tensor * pipeline->layout.data > 1) {
+        return rrfp_error_set(error, RRFP_ERR_UNSUPPORTED,
+                              "%u processes with tensor or data parallelism: not in this build; "
+                              "start one process, whose threads are the %u ranks",
+                              size, pipeline->ranks);
+    }
     if (size != pipeline->shape.stages) {
         return rrfp_error_set(error, RRFP_ERR_INVALID,
                               "%u processes for %u pipeline stages: start as many processes as "
@@ -350,9 +355,9 @@ static rrfp_status collect_rank(rrfp_pipeline *pipeline, uint32_t rank, unsigned
 {
     rrfp_status status = RRFP_OK;
     if (what & RRFP_COLLECT_TOTALS) {
-        rrfp_stage_totals totals = {0};
+        rrfp_rank_totals totals = {0};
         if (rank == pipeline->first_here) {
-            rrfp_pipeline_stage_totals(pipeline, rank, &totals);
+            rrfp_pipeline_rank_totals(pipeline, rank, &totals);
         }
         status = move(pipeline, rank, &totals, sizeof totals, error);
         pipeline->totals_elsewhere[rank] = totals;
@@ -391,7 +396,7 @@ rrfp_status rrfp_pipeline_collect(rrfp_pipeline *pipeline, unsigned what, rrfp_e
 {
     rrfp_status status = RRFP_OK;
     if (pipeline->config.ranks == NULL) {
-        return RRFP_OK;
+        return rrfp_pipeline_gather_shards(pipeline, what, error);
     }
     rrfp_world_set_activity(world_of(pipeline), pipeline->step.iteration, "collecting on rank 0");
     for (uint32_t rank = 1; status == RRFP_OK && rank < pipeline->shape.stages; rank++) {
@@ -403,23 +408,4 @@ rrfp_status rrfp_pipeline_collect(rrfp_pipeline *pipeline, unsigned what, rrfp_e
         status = collect_traces(pipeline, error);
     }
     return status;
-}
-
-void rrfp_pipeline_forget(rrfp_pipeline *pipeline)
-{
-    if (pipeline->config.ranks == NULL) {
-        return;
-    }
-    for (uint32_t s = 0; s < pipeline->shape.stages; s++) {
-        for (uint32_t v = 0; v < pipeline->shape.chunks && !rrfp_stage_is_here(pipeline, s); v++) {
-            rrfp_chunk_forget_values(pipeline->workers[s].chunks[v]);
-        }
-    }
-    for (size_t i = 0; i < pipeline->entry_count; i++) {
-        const rrfp_checkpoint_entry *entry = &pipeline->entries[i];
-        if (entry->elsewhere && entry->exp_avg != NULL) {
-            madvise(entry->exp_avg, entry->param->count * sizeof(float), MADV_DONTNEED);
-            madvise(entry->exp_avg_sq, entry->param->count * sizeof(float), MADV_DONTNEED);
-        }
-    }
 }

@@ -184,8 +184,8 @@ void rrfp_report_summary(rrfp_report *report, const rrfp_session *session)
                      "busy s", "update s", "budget", "order", "input F", "input B", "drain",
                      "collect", "tasks", "out-of-hint", "in flight", "peak MiB");
     for (uint32_t s = 0; s < options->pipeline_model_parallel_size; s++) {
-        rrfp_stage_totals totals;
-        rrfp_pipeline_stage_totals(session->pipeline, s, &totals);
+        rrfp_rank_totals totals;
+        rrfp_pipeline_rank_totals(session->pipeline, s, &totals);
         const uint64_t *idle = totals.time.idle_ns;
         rrfp_report_note(
             report,

@@ -257,8 +257,11 @@ rrfp_status rrfp_session_open_pipeline(rrfp_session *session, bool with_optimize
     snprintf(optimizer_path, sizeof optimizer_path, "%s/optimizer.safetensors",
              session->load_path);
     bool has_optimizer = !session->options->finetune && access(optimizer_path, F_OK) == 0;
-    return rrfp_checkpoint_load(session->load_path, entries, count,
-                                with_optimizer && has_optimizer, &session->state, error);
+    status = rrfp_checkpoint_load(session->load_path, entries, count,
+                                  with_optimizer && has_optimizer, &session->state, error);
+    return status == RRFP_OK ? rrfp_pipeline_adopt(session->pipeline,
+                                                   with_optimizer && has_optimizer, error)
+                             : status;
 }
 
 void rrfp_session_close(rrfp_session *session)

@@ -44,8 +44,8 @@ static json_t *stages_json(const rrfp_session *session)
     json_t *stages = json_array();
     const rrfp_hint *hint = rrfp_pipeline_hint(session->pipeline);
     for (uint32_t s = 0; s < hint->shape.stages; s++) {
-        rrfp_stage_totals totals;
-        rrfp_pipeline_stage_totals(session->pipeline, s, &totals);
+        rrfp_rank_totals totals;
+        rrfp_pipeline_rank_totals(session->pipeline, s, &totals);
         json_t *idle = json_object();
         for (int reason = 0; reason < RRFP_TRACE_IDLE_COUNT; reason++) {
             json_object_set_new(idle, rrfp_trace_idle_name((rrfp_trace_idle)reason),

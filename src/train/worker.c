@@ -1,10 +1,10 @@
 /*
- * worker.c - the thread of one stage: transport events into the machine,
- * actions out of it.
+ * worker.c - the thread of one rank: transport events to what decides for it
+ * (coordination.c), actions out of it.
  *
- *   poll ─► INPUT / SEND_COMPLETED ─► machine ─► START ─► run_task ─► TASK_FINISHED ─► machine
+ *   poll ─► INPUT / SEND_COMPLETED ─► decider ─► START ─► run_task ─► TASK_FINISHED ─► decider
  *     ▲                                 └─► SEND, DELIVER, RELEASE, IDLE             │
- *     └──────────────────────────────────────────────────────────────────────────────┘
+ *     └─────────────── free: sums of gradients over replicas, then wait ─────────────┘
  */
 #include <math.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static void close_gap(rrfp_worker *worker, uint64_t now)
         if (recording(worker) && now > worker->idle_since_ns) {
             rrfp_trace_gap gap = {worker->idle_since_ns, now, worker->pipeline->step.iteration,
                                   worker->idle_reason};
-            rrfp_trace_add_gap(worker->pipeline->trace, worker->stage, &gap);
+            rrfp_trace_add_gap(worker->pipeline->trace, worker->rank, &gap);
         }
         worker->idle = false;
     }
@@ -45,7 +45,9 @@ static void open_gap(rrfp_worker *worker, rrfp_idle_reason reason, uint64_t now)
         [RRFP_IDLE_INPUT_F] = RRFP_TRACE_IDLE_INPUT_F,
         [RRFP_IDLE_INPUT_B] = RRFP_TRACE_IDLE_INPUT_B,
         [RRFP_IDLE_DRAIN] = RRFP_TRACE_IDLE_DRAIN,
+        [RRFP_IDLE_GROUP] = RRFP_TRACE_IDLE_GROUP,
     };
+    worker->machine_reason = map[reason];
     if (worker->idle && worker->idle_reason == map[reason]) {
         return;
     }
@@ -57,6 +59,7 @@ static void open_gap(rrfp_worker *worker, rrfp_idle_reason reason, uint64_t now)
             [RRFP_IDLE_INPUT_F] = "waiting for an activation",
             [RRFP_IDLE_INPUT_B] = "waiting for a gradient",
             [RRFP_IDLE_DRAIN] = "waiting for its sends to end",
+            [RRFP_IDLE_GROUP] = "waiting for its tensor-parallel group",
         };
         rrfp_world_set_activity(worker->pipeline->config.ranks->world,
                                 worker->pipeline->step.iteration, waits[reason]);
@@ -64,6 +67,19 @@ static void open_gap(rrfp_worker *worker, rrfp_idle_reason reason, uint64_t now)
     worker->idle = true;
     worker->idle_reason = map[reason];
     worker->idle_since_ns = now;
+}
+
+/* While a rank is free for tasks it may have sums of gradients to do. */
+static void turn_gap(rrfp_worker *worker, bool summing)
+{
+    rrfp_trace_idle reason = summing ? RRFP_TRACE_IDLE_REDUCTION : worker->machine_reason;
+    if (worker->idle && worker->idle_reason != reason) {
+        uint64_t now = rrfp_now_ns();
+        close_gap(worker, now);
+        worker->idle = true;
+        worker->idle_reason = reason;
+        worker->idle_since_ns = now;
+    }
 }
 
 /* Gives back whatever is behind an input: a buffer of the transport or a block of ours. */
@@ -104,7 +120,7 @@ static void release(rrfp_worker *worker, const rrfp_action *action)
 }
 
 /* A neighbour that is gone is gone from the world as well, which knows more of it. */
-static void fail_transport(rrfp_worker *worker, rrfp_error *error)
+void rrfp_worker_fail_transport(rrfp_worker *worker, rrfp_error *error)
 {
     if (error->status == RRFP_ERR_PEER && worker->pipeline->config.ranks != NULL) {
         rrfp_ranks_explain(worker->pipeline->config.ranks, error);
@@ -112,10 +128,18 @@ static void fail_transport(rrfp_worker *worker, rrfp_error *error)
     rrfp_pipeline_fail(worker->pipeline, error);
 }
 
+/* B, T, C; of a message that sequence-parallel ranks share, each has T/tensor_size. */
+static void message_dims(const rrfp_worker *worker, uint32_t dims[3])
+{
+    const rrfp_model_config *model = &worker->model;
+    dims[0] = model->micro_batch;
+    dims[1] = model->seq_length / (model->sequence_parallel ? model->tensor_size : 1);
+    dims[2] = model->hidden;
+}
+
 static bool send_output(rrfp_worker *worker, const rrfp_action *action)
 {
     rrfp_pipeline *pipeline = worker->pipeline;
-    const rrfp_model_config *model = &pipeline->config.model;
     rrfp_slot *slot = slot_of(worker, action->task.chunk, action->task.microbatch);
     rrfp_kind kind = action->task.kind == RRFP_F ? RRFP_F : RRFP_B;
     bool packed = pipeline->config.bf16_messages;
@@ -128,19 +152,21 @@ static bool send_output(rrfp_worker *worker, const rrfp_action *action)
         .ndim = 3,
         .run_id = pipeline->run_id,
         .step = pipeline->phase_number,
-        .source_stage = (uint16_t)worker->stage,
+        .source_stage = (uint16_t)worker->place.stage,
         .source_chunk = action->task.chunk,
         .destination_stage = (uint16_t)action->peer_stage,
         .destination_chunk = (uint16_t)action->peer_chunk,
         .microbatch = action->task.microbatch,
-        .dims = {model->micro_batch, model->seq_length, model->hidden},
+        .source_tensor_rank = (uint16_t)worker->place.tensor_rank,
+        .destination_tensor_rank = (uint16_t)worker->place.tensor_rank,
         .payload_bytes = (uint32_t)(floats * (packed ? sizeof(uint16_t) : sizeof(float))),
     };
+    message_dims(worker, header.dims);
     if (packed) {
         payload = rrfp_block_pool_take(&worker->packed_pool);
         if (payload == NULL) {
             rrfp_error_set(&error, RRFP_ERR_INTERNAL, "stage %u: no block to pack a message",
-                           worker->stage);
+                           worker->place.stage);
             rrfp_pipeline_fail(pipeline, &error);
             return false;
         }
@@ -148,7 +174,7 @@ static bool send_output(rrfp_worker *worker, const rrfp_action *action)
     }
     rrfp_message_header_seal(&header);
     if (worker->transport->ops->send(worker->transport, &header, payload, &error) != RRFP_OK) {
-        fail_transport(worker, &error);
+        rrfp_worker_fail_transport(worker, &error);
         return false;
     }
     return true;
@@ -172,7 +198,7 @@ static void deliver(rrfp_worker *worker, const rrfp_action *action, uint64_t now
     }
 }
 
-static bool apply(rrfp_worker *worker, const rrfp_action *actions, size_t count)
+bool rrfp_worker_apply(rrfp_worker *worker, const rrfp_action *actions, size_t count)
 {
     uint64_t now = rrfp_now_ns();
     for (size_t i = 0; i < count; i++) {
@@ -206,52 +232,37 @@ static bool apply(rrfp_worker *worker, const rrfp_action *actions, size_t count)
     return true;
 }
 
-static bool feed(rrfp_worker *worker, rrfp_stage *machine, const rrfp_event *event)
+rrfp_status rrfp_worker_check_message(const rrfp_worker *worker,
+                                      const rrfp_message_header *header, bool *next_step,
+                                      rrfp_error *error)
 {
-    rrfp_action actions[RRFP_MAX_ACTIONS];
-    size_t count = 0;
-    rrfp_error error;
-    uint64_t begin = rrfp_now_ns();
-    if (rrfp_stage_handle(machine, event, actions, &count, &error) != RRFP_OK) {
-        rrfp_pipeline_fail(worker->pipeline, &error);
-        return false;
-    }
-    if (recording(worker)) {
-        worker->machine_ns += rrfp_now_ns() - begin;
-    }
-    return apply(worker, actions, count);
-}
-
-rrfp_status rrfp_pipeline_check_message(const rrfp_pipeline *pipeline, uint32_t stage,
-                                        const rrfp_message_header *header, bool *next_step,
-                                        rrfp_error *error)
-{
-    const rrfp_model_config *model = &pipeline->config.model;
+    const rrfp_pipeline *pipeline = worker->pipeline;
     rrfp_message_expectation expect = {
         .shape = pipeline->shape,
         .run_id = pipeline->run_id,
         .step = pipeline->phase_number,
-        .stage = stage,
+        .stage = worker->place.stage,
+        .tensor_rank = worker->place.tensor_rank,
+        .tensor_size = pipeline->layout.tensor,
         .dtype = pipeline->config.bf16_messages ? RRFP_MESSAGE_BF16 : RRFP_MESSAGE_F32,
-        .dims = {model->micro_batch, model->seq_length, model->hidden},
     };
+    message_dims(worker, expect.dims);
     return rrfp_message_header_check(header, &expect, next_step, error);
 }
 
 /* A message: checked against the plan before anything of it is used. */
-static bool accept_message(rrfp_worker *worker, rrfp_stage *machine,
-                           const rrfp_transport_event *message)
+static bool accept_message(rrfp_worker *worker, const rrfp_transport_event *message)
 {
     rrfp_pipeline *pipeline = worker->pipeline;
     const rrfp_message_header *header = &message->header;
     bool next_step = false;
     rrfp_error error;
     rrfp_status status =
-        rrfp_pipeline_check_message(pipeline, worker->stage, header, &next_step, &error);
+        rrfp_worker_check_message(worker, header, &next_step, &error);
     /* Nobody begins a step before all have ended the one before. */
     if (status == RRFP_OK && next_step) {
         status = rrfp_error_set(&error, RRFP_ERR_INTERNAL,
-                                "stage %u: message of step %llu during step %llu", worker->stage,
+                                "stage %u: message of step %llu during step %llu", worker->place.stage,
                                 (unsigned long long)header->step,
                                 (unsigned long long)pipeline->phase_number);
     }
@@ -259,13 +270,16 @@ static bool accept_message(rrfp_worker *worker, rrfp_stage *machine,
         rrfp_pipeline_fail(pipeline, &error);
         return false;
     }
+    if (rrfp_message_is_signal(header)) {
+        return rrfp_worker_take_signal(worker, header);
+    }
     rrfp_slot *slot = slot_of(worker, header->destination_chunk, header->microbatch);
     float *data = message->payload;
     if (pipeline->config.bf16_messages) {
         data = rrfp_block_pool_take(&worker->message_pool);
         if (data == NULL) {
             rrfp_error_set(&error, RRFP_ERR_INTERNAL, "stage %u: no block for a message",
-                           worker->stage);
+                           worker->place.stage);
             rrfp_pipeline_fail(pipeline, &error);
             return false;
         }
@@ -297,19 +311,19 @@ static bool accept_message(rrfp_worker *worker, rrfp_stage *machine,
             .bytes = header->payload_bytes,
             .kind = header->kind,
         };
-        rrfp_trace_add_message(pipeline->trace, worker->stage, &record);
+        rrfp_trace_add_message(pipeline->trace, worker->rank, &record);
     }
     rrfp_event event = {RRFP_EVENT_INPUT,
                         {header->kind, 0, header->destination_chunk, header->microbatch}};
-    return feed(worker, machine, &event);
+    return rrfp_worker_feed(worker, &event);
 }
 
-static bool drain(rrfp_worker *worker, rrfp_stage *machine)
+static bool drain(rrfp_worker *worker)
 {
     rrfp_transport_event event;
     while (worker->transport->ops->poll(worker->transport, &event)) {
         if (event.kind == RRFP_TRANSPORT_ARRIVED) {
-            if (!accept_message(worker, machine, &event)) {
+            if (!accept_message(worker, &event)) {
                 return false;
             }
         } else {
@@ -319,7 +333,7 @@ static bool drain(rrfp_worker *worker, rrfp_stage *machine)
             }
             rrfp_event done = {RRFP_EVENT_SEND_COMPLETED,
                                {header->kind, 0, header->source_chunk, header->microbatch}};
-            if (!feed(worker, machine, &done)) {
+            if (!rrfp_worker_feed(worker, &done)) {
                 return false;
             }
         }
@@ -342,7 +356,7 @@ static uint64_t ready_time(const rrfp_slot *slot, rrfp_kind kind, uint64_t phase
     return ready < phase_begin ? phase_begin : ready;
 }
 
-static bool run_started_task(rrfp_worker *worker, rrfp_stage *machine)
+static bool run_started_task(rrfp_worker *worker)
 {
     rrfp_pipeline *pipeline = worker->pipeline;
     const rrfp_action start = worker->start;
@@ -355,7 +369,7 @@ static bool run_started_task(rrfp_worker *worker, rrfp_stage *machine)
         return false;
     }
     uint64_t end = rrfp_now_ns();
-    double delay = rrfp_jitter_task_delay(&pipeline->config.jitter, worker->stage, task,
+    double delay = rrfp_jitter_task_delay(&pipeline->config.jitter, worker->rank, task,
                                           pipeline->step.iteration, (double)(end - begin) * 1e-9,
                                           &worker->ema[task.kind]);
     if (delay > 0.0) {
@@ -369,10 +383,10 @@ static bool run_started_task(rrfp_worker *worker, rrfp_stage *machine)
             .end_ns = end,
             .step = pipeline->step.iteration,
             .task = task,
-            .global_chunk = rrfp_shape_global_chunk(&pipeline->shape, worker->stage, task.chunk),
+            .global_chunk = rrfp_shape_global_chunk(&pipeline->shape, worker->place.stage, task.chunk),
             .out_of_hint = start.out_of_hint,
         };
-        rrfp_trace_add_task(pipeline->trace, worker->stage, &record);
+        rrfp_trace_add_task(pipeline->trace, worker->rank, &record);
     }
     worker->phase_busy_ns += end - begin;
     if (task.kind == RRFP_F && slot->b_ready_ns < end) {
@@ -381,7 +395,7 @@ static bool run_started_task(rrfp_worker *worker, rrfp_stage *machine)
         slot->w_ready_ns = end;
     }
     rrfp_event event = {RRFP_EVENT_TASK_FINISHED, task};
-    return feed(worker, machine, &event);
+    return rrfp_worker_feed(worker, &event);
 }
 
 static void clear_ready_times(rrfp_worker *worker)
@@ -395,7 +409,7 @@ static void clear_ready_times(rrfp_worker *worker)
 
 static void take_counters(rrfp_worker *worker)
 {
-    const rrfp_stage_counters *counters = rrfp_stage_get_counters(worker->machine);
+    const rrfp_stage_counters *counters = rrfp_stage_get_counters(rrfp_decider_stage(&worker->train));
     worker->dispatches = counters->dispatches;
     worker->out_of_hint = counters->out_of_hint;
     if (counters->peak_inflight > worker->peak_inflight) {
@@ -416,7 +430,7 @@ static bool wait_for_transport(rrfp_worker *worker)
     rrfp_error error;
     ops->wait(worker->transport, WAIT_NS);
     if (ops->failure != NULL && ops->failure(worker->transport, &error) != RRFP_OK) {
-        fail_transport(worker, &error);
+        rrfp_worker_fail_transport(worker, &error);
         return false;
     }
     return true;
@@ -429,25 +443,43 @@ static void flush(rrfp_worker *worker)
     }
 }
 
+/* Nothing can start: sums of gradients come first, a piece at a time, then sleep. */
+static bool use_free_time(rrfp_worker *worker)
+{
+    if (recording(worker)) {
+        bool summed = rrfp_gradients_sum_some(worker);
+        turn_gap(worker, summed);
+        if (summed) {
+            return true;
+        }
+    }
+    return wait_for_transport(worker);
+}
+
 static void run_tasks(rrfp_worker *worker)
 {
     rrfp_pipeline *pipeline = worker->pipeline;
-    rrfp_stage *machine = recording(worker) ? worker->machine : worker->eval_machine;
-    rrfp_action actions[RRFP_MAX_ACTIONS];
 
+    worker->decider = recording(worker) ? &worker->train : &worker->eval;
     clear_ready_times(worker);
     worker->have_task = worker->step_done = worker->idle = false;
     worker->phase_busy_ns = 0;
     worker->phase_begin_ns = rrfp_now_ns();
-    size_t count = rrfp_stage_begin_step(machine, actions);
-    bool ok = apply(worker, actions, count);
+    if (recording(worker)) {
+        rrfp_gradients_begin(worker);
+    }
+    bool ok = rrfp_worker_begin(worker);
     while (ok && !worker->step_done && !atomic_load(&pipeline->failed)) {
-        ok = drain(worker, machine);
+        bool again = false;
+        ok = drain(worker);
+        if (ok && worker->decider->proposes && !worker->have_task && !worker->step_done) {
+            ok = rrfp_worker_propose(worker, &again);
+        }
         if (ok && worker->have_task) {
             flush(worker);
-            ok = run_started_task(worker, machine);
-        } else if (ok && !worker->step_done) {
-            ok = wait_for_transport(worker);
+            ok = run_started_task(worker);
+        } else if (ok && !worker->step_done && !again) {
+            ok = use_free_time(worker);
         }
     }
     flush(worker);
@@ -459,8 +491,8 @@ static void bind_to_share(rrfp_worker *worker)
 {
     rrfp_pipeline *pipeline = worker->pipeline;
     const rrfp_ranks *ranks = pipeline->config.ranks;
-    uint32_t share = ranks == NULL ? worker->stage : ranks->environment.local_rank;
-    uint32_t shares = ranks == NULL ? pipeline->shape.stages : ranks->environment.local_size;
+    uint32_t share = ranks == NULL ? worker->rank : ranks->environment.local_rank;
+    uint32_t shares = ranks == NULL ? pipeline->ranks : ranks->environment.local_size;
     rrfp_error error;
     if (rrfp_bind_thread(share, shares, pipeline->config.bind_launched, &error) != RRFP_OK) {
         rrfp_pipeline_fail(pipeline, &error);
@@ -487,7 +519,7 @@ void *rrfp_worker_main(void *argument)
         }
         if (recording(worker)) {
             rrfp_error error;
-            if (rrfp_trace_reserve(pipeline->trace, worker->stage, &error) != RRFP_OK) {
+            if (rrfp_trace_reserve(pipeline->trace, worker->rank, &error) != RRFP_OK) {
                 rrfp_pipeline_fail(pipeline, &error);
             }
         }

@@ -1,4 +1,4 @@
-/* worker_init.c - making and freeing the state of one stage. */
+/* worker_init.c - making and freeing the state of one rank. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,13 +9,13 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static rrfp_status no_memory(uint32_t stage, rrfp_error *error)
+static rrfp_status no_memory(uint32_t rank, rrfp_error *error)
 {
-    return rrfp_error_set(error, RRFP_ERR_NOMEM, "stage %u: out of memory for its tables", stage);
+    return rrfp_error_set(error, RRFP_ERR_NOMEM, "rank %u: out of memory for its tables", rank);
 }
 
 /* The chunks come first: their sizes are what the hint and the budgets are built from. */
-rrfp_status rrfp_worker_init(rrfp_worker *worker, rrfp_pipeline *pipeline, uint32_t stage,
+rrfp_status rrfp_worker_init(rrfp_worker *worker, rrfp_pipeline *pipeline, uint32_t rank,
                              rrfp_error *error)
 {
     const rrfp_shape *shape = &pipeline->shape;
@@ -24,10 +24,13 @@ rrfp_status rrfp_worker_init(rrfp_worker *worker, rrfp_pipeline *pipeline, uint3
     size_t scratch_bytes = 64;
     const rrfp_chunk *embedding = NULL;
 
-    bool here = rrfp_stage_is_here(pipeline, stage);
+    bool here = rrfp_rank_is_here(pipeline, rank);
 
     worker->pipeline = pipeline;
-    worker->stage = stage;
+    worker->rank = rank;
+    worker->place = rrfp_layout_place_of(&pipeline->layout, rank);
+    worker->model = pipeline->config.model;
+    worker->model.tensor_rank = worker->place.tensor_rank;
     worker->chunks = calloc(chunk_count, sizeof *worker->chunks);
     worker->sizes = calloc(chunk_count, sizeof *worker->sizes);
     worker->activation_pools = calloc(chunk_count, sizeof *worker->activation_pools);
@@ -38,17 +41,16 @@ rrfp_status rrfp_worker_init(rrfp_worker *worker, rrfp_pipeline *pipeline, uint3
     if (worker->chunks == NULL || worker->sizes == NULL || worker->activation_pools == NULL ||
         worker->retained_pools == NULL || worker->slots == NULL || worker->tokens == NULL ||
         worker->targets == NULL) {
-        return no_memory(stage, error);
+        return no_memory(rank, error);
     }
     for (uint32_t v = 0; v < chunk_count; v++) {
         const rrfp_chunk_range *range =
-            &pipeline->ranges[rrfp_shape_global_chunk(shape, stage, v)];
+            &pipeline->ranges[rrfp_shape_global_chunk(shape, worker->place.stage, v)];
         const rrfp_chunk *shared = range->has_head ? embedding : NULL;
         rrfp_status status =
-            here ? rrfp_chunk_create(&pipeline->config.model, range, shared, &worker->chunks[v],
-                                     error)
-                 : rrfp_chunk_create_elsewhere(&pipeline->config.model, range, shared,
-                                               &worker->chunks[v], error);
+            here ? rrfp_chunk_create(&worker->model, range, shared, &worker->chunks[v], error)
+                 : rrfp_chunk_create_elsewhere(&worker->model, range, shared, &worker->chunks[v],
+                                               error);
         if (status != RRFP_OK) {
             return status;
         }
@@ -64,7 +66,7 @@ rrfp_status rrfp_worker_init(rrfp_worker *worker, rrfp_pipeline *pipeline, uint3
         return RRFP_OK;
     }
     worker->scratch = aligned_alloc(64, (scratch_bytes + 63) / 64 * 64);
-    return worker->scratch == NULL ? no_memory(stage, error) : RRFP_OK;
+    return worker->scratch == NULL ? no_memory(rank, error) : RRFP_OK;
 }
 
 static rrfp_status init_pools(rrfp_worker *worker, const rrfp_budget *budget, rrfp_error *error)
@@ -109,27 +111,32 @@ rrfp_status rrfp_worker_init_machines(rrfp_worker *worker, rrfp_error *error)
     uint32_t chunk_count = pipeline->shape.chunks;
     uint64_t *bytes = calloc(2 * (size_t)chunk_count, sizeof *bytes);
     if (bytes == NULL) {
-        return no_memory(worker->stage, error);
+        return no_memory(worker->rank, error);
     }
     for (uint32_t v = 0; v < chunk_count; v++) {
-        bytes[v] = worker->sizes[v].activation_bytes;
-        bytes[chunk_count + v] = worker->sizes[v].retained_bytes;
+        const rrfp_chunk_sizes *sizes =
+            &pipeline->sizes[(size_t)worker->place.stage * chunk_count + v];
+        bytes[v] = sizes->activation_bytes;
+        bytes[chunk_count + v] = sizes->retained_bytes;
     }
     rrfp_stage_config config = {
         .struct_size = sizeof config,
         .shape = pipeline->shape,
-        .stage = worker->stage,
+        .stage = worker->place.stage,
         .rule = hint->rule,
         .split_backward = hint->split_backward,
         .accumulate = pipeline->config.accumulate,
         .hint_distance = hint->hint_distance,
-        .budget = hint->budgets[worker->stage],
+        .budget = hint->budgets[worker->place.stage],
         .activation_bytes = bytes,
         .retained_bytes = bytes + chunk_count,
-        .order = hint->orders == NULL ? NULL : hint->orders[worker->stage],
-        .order_count = hint->order_counts == NULL ? 0 : hint->order_counts[worker->stage],
+        .order = hint->orders == NULL ? NULL : hint->orders[worker->place.stage],
+        .order_count = hint->order_counts == NULL ? 0 : hint->order_counts[worker->place.stage],
     };
-    rrfp_status status = rrfp_stage_create(&config, &worker->machine, error);
+    rrfp_coordination how = pipeline->config.coordination;
+    uint32_t tensor_rank = worker->place.tensor_rank, tensor_size = pipeline->layout.tensor;
+    rrfp_status status =
+        rrfp_decider_init(&worker->train, &config, how, tensor_rank, tensor_size, error);
     if (status == RRFP_OK) {
         config.forward_only = true;
         config.rule = RRFP_RULE_F_PRIO;
@@ -140,17 +147,19 @@ rrfp_status rrfp_worker_init_machines(rrfp_worker *worker, rrfp_error *error)
         /* One forward runs at a time whatever the budget; a tight one would only ask for
          * microbatch order while later microbatches fill the receive buffers. */
         config.budget = (rrfp_budget){.max_inflight = pipeline->shape.microbatches};
-        status = rrfp_stage_create(&config, &worker->eval_machine, error);
+        status = rrfp_decider_init(&worker->eval, &config, how, tensor_rank, tensor_size, error);
     }
     free(bytes);
-    return status == RRFP_OK ? init_pools(worker, &hint->budgets[worker->stage], error) : status;
+    return status == RRFP_OK ? init_pools(worker, &hint->budgets[worker->place.stage], error) : status;
 }
 
 void rrfp_worker_free(rrfp_worker *worker)
 {
     uint32_t chunk_count = worker->pipeline == NULL ? 0 : worker->pipeline->shape.chunks;
-    rrfp_stage_destroy(worker->machine);
-    rrfp_stage_destroy(worker->eval_machine);
+    rrfp_decider_free(&worker->train);
+    rrfp_decider_free(&worker->eval);
+    rrfp_collective_destroy(worker->tensor_group);
+    rrfp_gradients_free(worker);
     for (uint32_t v = 0; v < chunk_count; v++) {
         /* The head may borrow the embedding's matrix: free it first. */
         uint32_t reversed = chunk_count - 1 - v;

@@ -21,8 +21,9 @@ typedef struct tiny_result {
     uint32_t loss_bits[TINY_STEPS], norm_bits[TINY_STEPS];
     uint64_t eval_bits;
     char sha256[65];
-    uint32_t peak_inflight[TINY_MAX_STAGES], peak_pending_w[TINY_MAX_STAGES];
-    uint64_t tasks, out_of_hint;
+    float loss[TINY_STEPS], norm[TINY_STEPS];
+    uint32_t peak_inflight[TINY_MAX_STAGES], peak_pending_w[TINY_MAX_STAGES]; /* of any rank */
+    uint64_t tasks, out_of_hint, retries, summed_floats;
 } tiny_result;
 
 typedef struct tiny_run {
@@ -53,7 +54,8 @@ static inline rrfp_status tiny_fetch(void *context, bool evaluation, uint64_t fi
     return RRFP_OK;
 }
 
-/* 5 layers so that 2, 4 and 8 chunks are uneven; dropout and clipping are on. */
+/* 5 layers so that 2, 4 and 8 chunks are uneven; dropout and clipping are on.  `microbatches`
+ * are of one replica. */
 static inline void tiny_defaults(tiny_run *run, rrfp_arch arch, uint32_t microbatches)
 {
     memset(run, 0, sizeof *run);
@@ -90,6 +92,24 @@ static inline uint32_t tiny_bits(float value)
     return bits;
 }
 
+static inline void tiny_note_ranks(rrfp_pipeline *pipeline, tiny_result *result)
+{
+    const rrfp_layout *layout = rrfp_pipeline_layout(pipeline);
+    for (uint32_t r = 0; r < layout->tensor * layout->data * layout->pipeline; r++) {
+        uint32_t s = rrfp_layout_place_of(layout, r).stage;
+        rrfp_rank_totals totals;
+        rrfp_pipeline_rank_totals(pipeline, r, &totals);
+        if (result->peak_inflight[s] < totals.peak_inflight) {
+            result->peak_inflight[s] = totals.peak_inflight;
+        }
+        if (result->peak_pending_w[s] < totals.peak_pending_w) {
+            result->peak_pending_w[s] = totals.peak_pending_w;
+        }
+        result->retries += totals.retries;
+        result->summed_floats += totals.summed_floats;
+    }
+}
+
 static inline rrfp_status tiny_execute(tiny_run *run, tiny_result *result, rrfp_error *error)
 {
     rrfp_budget budgets[TINY_MAX_STAGES];
@@ -111,7 +131,8 @@ static inline rrfp_status tiny_execute(tiny_run *run, tiny_result *result, rrfp_
     for (uint64_t i = 0; status == RRFP_OK && i < TINY_STEPS; i++) {
         rrfp_train_step step = {
             .iteration = i + 1,
-            .first_sample = i * run->config.microbatches * run->config.model.micro_batch,
+            .first_sample = i * run->config.microbatches * run->config.model.micro_batch *
+                            (run->config.data_size == 0 ? 1 : run->config.data_size),
             .adamw = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
                       .weight_decay = 0.1f, .step = i + 1},
             .clip_grad = run->clip_grad,
@@ -121,6 +142,8 @@ static inline rrfp_status tiny_execute(tiny_run *run, tiny_result *result, rrfp_
         if (status == RRFP_OK) {
             result->loss_bits[i] = tiny_bits(out.loss);
             result->norm_bits[i] = tiny_bits(out.grad_norm);
+            result->loss[i] = out.loss;
+            result->norm[i] = out.grad_norm;
             result->tasks += out.dispatches;
             result->out_of_hint += out.out_of_hint;
         }
@@ -131,13 +154,11 @@ static inline rrfp_status tiny_execute(tiny_run *run, tiny_result *result, rrfp_
         }
     }
     if (status == RRFP_OK) {
+        status = rrfp_pipeline_collect(pipeline, RRFP_COLLECT_WEIGHTS, error);
+    }
+    if (status == RRFP_OK) {
         rrfp_pipeline_weights_sha256(pipeline, result->sha256);
-        for (uint32_t s = 0; s < run->config.stages; s++) {
-            rrfp_stage_totals totals;
-            rrfp_pipeline_stage_totals(pipeline, s, &totals);
-            result->peak_inflight[s] = totals.peak_inflight;
-            result->peak_pending_w[s] = totals.peak_pending_w;
-        }
+        tiny_note_ranks(pipeline, result);
     }
     rrfp_pipeline_destroy(pipeline);
     return status;
