@@ -6,6 +6,7 @@
  * Both meetings are one barrier: a count of those who came, and a number of the round on which the
  * early ones sleep.
  */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,7 @@ struct shared {
     uint32_t size;
     uint32_t spins;
     atomic_uint handles;
+    atomic_uint inside; /* members at work on the others' arguments */
     atomic_bool aborted, disagree;
     _Alignas(CACHE_LINE) _Atomic uint32_t came;
     _Alignas(CACHE_LINE) _Atomic uint32_t round;
@@ -76,22 +78,53 @@ static void abort_group(shared *group)
     rrfp_futex_wake(&group->round, INT32_MAX);
 }
 
-/* Publishes the call; true when all have come with the same. */
+/* What a member may do with the others' arguments ends here. */
+static void leave(shared *group)
+{
+    atomic_fetch_sub(&group->inside, 1);
+}
+
+/* After an abort a member is out once no other uses its arguments; nobody enters any more. */
+static bool get_out(const shared *group)
+{
+    while (atomic_load(&group->inside) > 0) {
+        sched_yield();
+    }
+    return false;
+}
+
+/* Publishes the call; true when all have come with the same. Then the caller is inside. */
 static bool begin(member *self, call_kind kind, size_t count, const void *in, void *out)
 {
     shared *group = self->group;
-    self->now = (call){kind, count, in, out};
-    if (!meet(group)) {
+    if (atomic_load(&group->aborted)) {
         return false;
     }
-    for (uint32_t m = 0; m < group->size; m++) {
+    self->now = (call){kind, count, in, out};
+    if (!meet(group)) {
+        return get_out(group);
+    }
+    atomic_fetch_add(&group->inside, 1); /* first, so that who leaves after an abort sees it */
+    for (uint32_t m = 0; m < group->size && !atomic_load(&group->aborted); m++) {
         if (group->members[m].now.kind != kind || group->members[m].now.count != count) {
             atomic_store(&group->disagree, true);
             abort_group(group);
-            return false;
         }
     }
+    if (atomic_load(&group->aborted)) {
+        leave(group);
+        return get_out(group);
+    }
     return true;
+}
+
+/* Until all have their results. */
+static void end(member *self)
+{
+    leave(self->group);
+    if (!meet(self->group)) {
+        get_out(self->group);
+    }
 }
 
 /* to[0..count) = the sum of all members' in[first..first+count), in member order. */
@@ -113,15 +146,15 @@ static void all_reduce(rrfp_collective *handle, float *data, size_t count)
     }
     /* My part of the elements is read and written by nobody else. */
     size_t first = count * self->base.rank / group->size;
-    size_t end = count * (self->base.rank + 1) / group->size;
-    sum(group, first, end - first, data + first);
+    size_t last = count * (self->base.rank + 1) / group->size;
+    sum(group, first, last - first, data + first);
     for (uint32_t m = 0; m < group->size; m++) {
         if (m != self->base.rank) {
             memcpy((float *)group->members[m].now.out + first, data + first,
-                   (end - first) * sizeof *data);
+                   (last - first) * sizeof *data);
         }
     }
-    meet(group);
+    end(self);
 }
 
 static void reduce_scatter(rrfp_collective *handle, const float *in, float *out, size_t count)
@@ -129,7 +162,7 @@ static void reduce_scatter(rrfp_collective *handle, const float *in, float *out,
     member *self = (member *)handle;
     if (begin(self, REDUCE_SCATTER, count, in, out)) {
         sum(self->group, self->base.rank * count, count, out);
-        meet(self->group);
+        end(self);
     }
 }
 
@@ -145,7 +178,7 @@ static void all_gather(rrfp_collective *handle, const void *mine, void *all, siz
             memcpy(place, self->group->members[m].now.in, bytes);
         }
     }
-    meet(self->group);
+    end(self);
 }
 
 static rrfp_status failure(rrfp_collective *handle, rrfp_error *error)
